@@ -9,6 +9,7 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 
+	admissionregistrationv1 "github.com/windlass-dev/windlass/gen/windlass/admissionregistration/v1"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
@@ -32,6 +33,8 @@ type Service struct {
 // Services returns all services that have REST addresses, ordered by the names of their proto files.
 func Services() []Service {
 	return []Service{
+		service("windlass.admissionregistration.v1.MutatingWebhookConfigurationService", admissionregistrationv1.NewMutatingWebhookConfigurationServiceClient, admissionregistrationv1.RegisterMutatingWebhookConfigurationServiceHandlerClient),
+		service("windlass.admissionregistration.v1.ValidatingWebhookConfigurationService", admissionregistrationv1.NewValidatingWebhookConfigurationServiceClient, admissionregistrationv1.RegisterValidatingWebhookConfigurationServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigPoolService", configv1.NewMachineConfigPoolServiceClient, configv1.RegisterMachineConfigPoolServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigService", configv1.NewMachineConfigServiceClient, configv1.RegisterMachineConfigServiceHandlerClient),
 		service("windlass.etcd.v1.QuorumService", etcdv1.NewQuorumServiceClient, etcdv1.RegisterQuorumServiceHandlerClient),
@@ -58,6 +61,8 @@ func Services() []Service {
 		service("windlass.rbac.v1.RoleBindingService", rbacv1.NewRoleBindingServiceClient, rbacv1.RegisterRoleBindingServiceHandlerClient),
 		service("windlass.rbac.v1.RoleService", rbacv1.NewRoleServiceClient, rbacv1.RegisterRoleServiceHandlerClient),
 		service("windlass.scheduling.v1.AdmissionConfigService", schedulingv1.NewAdmissionConfigServiceClient, schedulingv1.RegisterAdmissionConfigServiceHandlerClient),
+		service("windlass.scheduling.v1.ControllerRevisionService", schedulingv1.NewControllerRevisionServiceClient, schedulingv1.RegisterControllerRevisionServiceHandlerClient),
+		service("windlass.scheduling.v1.CronJobService", schedulingv1.NewCronJobServiceClient, schedulingv1.RegisterCronJobServiceHandlerClient),
 		service("windlass.scheduling.v1.DaemonSetService", schedulingv1.NewDaemonSetServiceClient, schedulingv1.RegisterDaemonSetServiceHandlerClient),
 		service("windlass.scheduling.v1.DeploymentService", schedulingv1.NewDeploymentServiceClient, schedulingv1.RegisterDeploymentServiceHandlerClient),
 		service("windlass.scheduling.v1.EvictionService", schedulingv1.NewEvictionServiceClient, schedulingv1.RegisterEvictionServiceHandlerClient),
@@ -69,10 +74,12 @@ func Services() []Service {
 		service("windlass.scheduling.v1.PodDisruptionBudgetService", schedulingv1.NewPodDisruptionBudgetServiceClient, schedulingv1.RegisterPodDisruptionBudgetServiceHandlerClient),
 		service("windlass.scheduling.v1.PodService", schedulingv1.NewPodServiceClient, schedulingv1.RegisterPodServiceHandlerClient),
 		service("windlass.scheduling.v1.PolicyService", schedulingv1.NewPolicyServiceClient, schedulingv1.RegisterPolicyServiceHandlerClient),
+		service("windlass.scheduling.v1.PriorityClassService", schedulingv1.NewPriorityClassServiceClient, schedulingv1.RegisterPriorityClassServiceHandlerClient),
 		service("windlass.scheduling.v1.ReplicaSetService", schedulingv1.NewReplicaSetServiceClient, schedulingv1.RegisterReplicaSetServiceHandlerClient),
 		service("windlass.scheduling.v1.ReplicationControllerService", schedulingv1.NewReplicationControllerServiceClient, schedulingv1.RegisterReplicationControllerServiceHandlerClient),
 		service("windlass.scheduling.v1.ServiceService", schedulingv1.NewServiceServiceClient, schedulingv1.RegisterServiceServiceHandlerClient),
 		service("windlass.scheduling.v1.StatefulSetService", schedulingv1.NewStatefulSetServiceClient, schedulingv1.RegisterStatefulSetServiceHandlerClient),
+		service("windlass.scheduling.v1.StorageClassService", schedulingv1.NewStorageClassServiceClient, schedulingv1.RegisterStorageClassServiceHandlerClient),
 		service("windlass.update.v1.ClusterOperatorService", updatev1.NewClusterOperatorServiceClient, updatev1.RegisterClusterOperatorServiceHandlerClient),
 		service("windlass.update.v1.ClusterVersionService", updatev1.NewClusterVersionServiceClient, updatev1.RegisterClusterVersionServiceHandlerClient),
 		service("windlass.update.v1.ManifestService", updatev1.NewManifestServiceClient, updatev1.RegisterManifestServiceHandlerClient),

@@ -101,6 +101,9 @@ func (a access) String() string {
 	if a.Unauthenticated {
 		return "none: the request contains a token"
 	}
+	if a.Verb == "" {
+		return "none: Windlass is the caller"
+	}
 	out := fmt.Sprintf("`%s` on `%s`", a.Verb, a.Resource)
 	if a.Group != "" {
 		out += fmt.Sprintf(" of `%s`", a.Group)

@@ -32,6 +32,8 @@ type kind struct {
 	Singleton  string
 	Methods    []string // of standard; never empty
 
+	CreatedAtLeader bool
+
 	Package string // such as "windlass.node.v1"
 	File    string // as it is imported, such as "windlass/node/v1/node.proto"
 }

@@ -378,7 +378,7 @@ type Disruption struct {
 	Machine *v12.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// True if the disruption permit would be granted for the machine, or is not needed.
 	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// False if the machine has no voter, so that no permit is needed.
+	// False if the machine has no member, so that no permit is needed.
 	NeedsPermit bool `protobuf:"varint,3,opt,name=needs_permit,json=needsPermit,proto3" json:"needs_permit,omitempty"`
 	// Why it may not be disrupted; empty if it may.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`

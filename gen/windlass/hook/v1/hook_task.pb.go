@@ -227,7 +227,9 @@ type HookTaskStatus struct {
 	// that never waited, which begins when it is created.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Calls of the owner's webhook; absent without one.
-	Webhook       *WebhookCalls `protobuf:"bytes,11,opt,name=webhook,proto3" json:"webhook,omitempty"`
+	Webhook *WebhookCalls `protobuf:"bytes,11,opt,name=webhook,proto3" json:"webhook,omitempty"`
+	// When the claim was made or last renewed; the claim ends when no renewal has come from then to claim_expiry_time.
+	RenewTime     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=renew_time,json=renewTime,proto3" json:"renew_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -335,6 +337,13 @@ func (x *HookTaskStatus) GetStartTime() *timestamppb.Timestamp {
 func (x *HookTaskStatus) GetWebhook() *WebhookCalls {
 	if x != nil {
 		return x.Webhook
+	}
+	return nil
+}
+
+func (x *HookTaskStatus) GetRenewTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewTime
 	}
 	return nil
 }
@@ -460,7 +469,7 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\thook_name\x18\x03 \x01(\tR\bhookName\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x1b\n" +
 	"\tnode_name\x18\x05 \x01(\tR\bnodeName\x12\x1c\n" +
-	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xc2\x05\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xfd\x05\n" +
 	"\x0eHookTaskStatus\x12P\n" +
 	"\x05phase\x18\x01 \x01(\tB5\xbaH2r0R\x00R\aWaitingR\aPendingR\aClaimedR\tCompletedR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\"\n" +
 	"\n" +
@@ -478,7 +487,9 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x128\n" +
-	"\awebhook\x18\v \x01(\v2\x1e.windlass.hook.v1.WebhookCallsR\awebhookB\b\n" +
+	"\awebhook\x18\v \x01(\v2\x1e.windlass.hook.v1.WebhookCallsR\awebhook\x129\n" +
+	"\n" +
+	"renew_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\trenewTimeB\b\n" +
 	"\x06_phaseB\r\n" +
 	"\v_claimed_byB\v\n" +
 	"\t_attemptsB\n" +
@@ -532,14 +543,15 @@ var file_windlass_hook_v1_hook_task_proto_depIdxs = []int32{
 	7,  // 7: windlass.hook.v1.HookTaskStatus.conditions:type_name -> windlass.meta.v1.Condition
 	6,  // 8: windlass.hook.v1.HookTaskStatus.start_time:type_name -> google.protobuf.Timestamp
 	3,  // 9: windlass.hook.v1.HookTaskStatus.webhook:type_name -> windlass.hook.v1.WebhookCalls
-	6,  // 10: windlass.hook.v1.WebhookCalls.last_time:type_name -> google.protobuf.Timestamp
-	6,  // 11: windlass.hook.v1.WebhookCalls.next_time:type_name -> google.protobuf.Timestamp
-	6,  // 12: windlass.hook.v1.WebhookCalls.failing_since:type_name -> google.protobuf.Timestamp
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 10: windlass.hook.v1.HookTaskStatus.renew_time:type_name -> google.protobuf.Timestamp
+	6,  // 11: windlass.hook.v1.WebhookCalls.last_time:type_name -> google.protobuf.Timestamp
+	6,  // 12: windlass.hook.v1.WebhookCalls.next_time:type_name -> google.protobuf.Timestamp
+	6,  // 13: windlass.hook.v1.WebhookCalls.failing_since:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_task_proto_init() }

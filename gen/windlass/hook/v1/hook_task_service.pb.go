@@ -774,18 +774,21 @@ func (x *OverrideHookTaskRequest) GetForce() bool {
 	return false
 }
 
-// Request of PlanHookTasks: a live machine by name, or a given one.
+// Request of PlanHookTasks: a live machine by name, or only given objects.
 type PlanHookTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace of the live machine; empty means the default namespace of machines.
+	// Namespace of the live machine, or of a given one without a namespace; empty means the default namespace of
+	// machines.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Name of the live machine; empty if the machine is given.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The machine; absent means the live one.
+	// The machine. If it is given, nothing live counts.
 	Machine *v11.Machine `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
-	// The tasks of the machine; absent means the live ones. A task without a creation time counts as created now.
+	// The tasks of the given machine; absent means none. A task without a creation time counts as created now. Refused
+	// without a machine.
 	Tasks *HookTaskList `protobuf:"bytes,4,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	// The owners, connected and last seen as their status says; absent means the live ones.
+	// The owners, connected and last seen as their status says; one that is absent has default settings and was never
+	// seen. Refused without a machine.
 	Owners *HookOwnerList `protobuf:"bytes,5,opt,name=owners,proto3" json:"owners,omitempty"`
 	// The time to plan for; absent means the current time.
 	Now           *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=now,proto3" json:"now,omitempty"`

@@ -897,14 +897,14 @@ var File_windlass_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/machine/v1/machine.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x9b\x05\n" +
+	"!windlass/machine/v1/machine.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xc4\x05\n" +
 	"\aMachine\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x124\n" +
 	"\x04spec\x18\x04 \x01(\v2 .windlass.machine.v1.MachineSpecR\x04spec\x12:\n" +
-	"\x06status\x18\x05 \x01(\v2\".windlass.machine.v1.MachineStatusR\x06status:\xae\x03\xa2\xbb\x18\xa9\x03\n" +
+	"\x06status\x18\x05 \x01(\v2\".windlass.machine.v1.MachineStatusR\x06status:\xd7\x03\xa2\xbb\x18\xd2\x03\n" +
 	"\x14machine.openshift.io\x12\av1beta1\x1a\aMachine\"\bmachines*\amachine8\x01B\x15openshift-machine-apiJ\x15\n" +
 	"\x05PHASE\x12\fstatus.phaseJ=\n" +
 	"\x04TYPE\x125metadata.labels['machine.openshift.io/instance-type']J8\n" +
@@ -914,7 +914,9 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\x04NODE\x12\x13status.nodeRef.name\x18\x01J\x1f\n" +
 	"\n" +
 	"PROVIDERID\x12\x0fspec.providerID\x18\x01JF\n" +
-	"\x05STATE\x12;metadata.annotations['machine.openshift.io/instance-state']\x18\x01\"\xaf\x05\n" +
+	"\x05STATE\x12;metadata.annotations['machine.openshift.io/instance-state']\x18\x01J'\n" +
+	"\n" +
+	"DELETED-BY\x12\x17status.deletion.trigger\x18\x01\"\xaf\x05\n" +
 	"\vMachineSpec\x12L\n" +
 	"\x0flifecycle_hooks\x18\x01 \x01(\v2#.windlass.machine.v1.LifecycleHooksR\x0elifecycleHooks\x128\n" +
 	"\bmetadata\x18\x02 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12/\n" +

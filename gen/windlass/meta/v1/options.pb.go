@@ -52,9 +52,13 @@ type ResourceType struct {
 	Singleton string `protobuf:"bytes,11,opt,name=singleton,proto3" json:"singleton,omitempty"`
 	// The standard methods of the kind's service, of Get, List, Create, Update, Patch, Apply, UpdateStatus, Delete and
 	// Watch; empty means all. tools/kinds writes them.
-	Methods       []string `protobuf:"bytes,12,rep,name=methods,proto3" json:"methods,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Methods []string `protobuf:"bytes,12,rep,name=methods,proto3" json:"methods,omitempty"`
+	// Name of an object whose document has none, of a kind with many objects; empty means that one must be given.
+	DefaultName string `protobuf:"bytes,13,opt,name=default_name,json=defaultName,proto3" json:"default_name,omitempty"`
+	// True if the leader of the service decides on new objects before they are stored: calls of Create go to it.
+	CreatedAtLeader bool `protobuf:"varint,14,opt,name=created_at_leader,json=createdAtLeader,proto3" json:"created_at_leader,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ResourceType) Reset() {
@@ -171,6 +175,20 @@ func (x *ResourceType) GetMethods() []string {
 	return nil
 }
 
+func (x *ResourceType) GetDefaultName() string {
+	if x != nil {
+		return x.DefaultName
+	}
+	return ""
+}
+
+func (x *ResourceType) GetCreatedAtLeader() bool {
+	if x != nil {
+		return x.CreatedAtLeader
+	}
+	return false
+}
+
 // One column of the table that `windlass get` prints.
 type Column struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -254,7 +272,10 @@ type Access struct {
 	// True if the method changes something, so that it is written to the audit log.
 	Mutating bool `protobuf:"varint,6,opt,name=mutating,proto3" json:"mutating,omitempty"`
 	// True for a read of data that may be confidential, so that it is written to the audit log too.
-	Audited       bool `protobuf:"varint,7,opt,name=audited,proto3" json:"audited,omitempty"`
+	Audited bool `protobuf:"varint,7,opt,name=audited,proto3" json:"audited,omitempty"`
+	// True if only the leader of the service can answer, or it answers better: the gateway calls it while it is connected
+	// to it, and otherwise another replica.
+	Leader        bool `protobuf:"varint,8,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -338,6 +359,13 @@ func (x *Access) GetAudited() bool {
 	return false
 }
 
+func (x *Access) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
 var file_windlass_meta_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MessageOptions)(nil),
@@ -345,6 +373,14 @@ var file_windlass_meta_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Field:         50100,
 		Name:          "windlass.meta.v1.resource",
 		Tag:           "bytes,50100,opt,name=resource",
+		Filename:      "windlass/meta/v1/options.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*string)(nil),
+		Field:         50102,
+		Name:          "windlass.meta.v1.empty_list",
+		Tag:           "bytes,50102,opt,name=empty_list",
 		Filename:      "windlass/meta/v1/options.proto",
 	},
 	{
@@ -365,19 +401,28 @@ var (
 	E_Resource = &file_windlass_meta_v1_options_proto_extTypes[0]
 )
 
+// Extension fields to descriptorpb.FieldOptions.
+var (
+	// JSON name of a list of the same message, set on a bool. The bool is true if a document gives the list as [], which
+	// means something else than leaving it out; it is written as [] in turn.
+	//
+	// optional string empty_list = 50102;
+	E_EmptyList = &file_windlass_meta_v1_options_proto_extTypes[1]
+)
+
 // Extension fields to descriptorpb.MethodOptions.
 var (
 	// The right that this method needs.
 	//
 	// optional windlass.meta.v1.Access access = 50101;
-	E_Access = &file_windlass_meta_v1_options_proto_extTypes[1]
+	E_Access = &file_windlass_meta_v1_options_proto_extTypes[2]
 )
 
 var File_windlass_meta_v1_options_proto protoreflect.FileDescriptor
 
 const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x1ewindlass/meta/v1/options.proto\x12\x10windlass.meta.v1\x1a google/protobuf/descriptor.proto\"\xfd\x02\n" +
+	"\x1ewindlass/meta/v1/options.proto\x12\x10windlass.meta.v1\x1a google/protobuf/descriptor.proto\"\xcc\x03\n" +
 	"\fResourceType\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -394,11 +439,13 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\tread_only\x18\n" +
 	" \x01(\bR\breadOnly\x12\x1c\n" +
 	"\tsingleton\x18\v \x01(\tR\tsingleton\x12\x18\n" +
-	"\amethods\x18\f \x03(\tR\amethods\"D\n" +
+	"\amethods\x18\f \x03(\tR\amethods\x12!\n" +
+	"\fdefault_name\x18\r \x01(\tR\vdefaultName\x12*\n" +
+	"\x11created_at_leader\x18\x0e \x01(\bR\x0fcreatedAtLeader\"D\n" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
-	"\x04wide\x18\x03 \x01(\bR\x04wide\"\xda\x01\n" +
+	"\x04wide\x18\x03 \x01(\bR\x04wide\"\xf2\x01\n" +
 	"\x06Access\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -406,8 +453,11 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\x11checked_by_method\x18\x04 \x01(\bR\x0fcheckedByMethod\x12(\n" +
 	"\x0funauthenticated\x18\x05 \x01(\bR\x0funauthenticated\x12\x1a\n" +
 	"\bmutating\x18\x06 \x01(\bR\bmutating\x12\x18\n" +
-	"\aaudited\x18\a \x01(\bR\aaudited:]\n" +
-	"\bresource\x12\x1f.google.protobuf.MessageOptions\x18\xb4\x87\x03 \x01(\v2\x1e.windlass.meta.v1.ResourceTypeR\bresource:R\n" +
+	"\aaudited\x18\a \x01(\bR\aaudited\x12\x16\n" +
+	"\x06leader\x18\b \x01(\bR\x06leader:]\n" +
+	"\bresource\x12\x1f.google.protobuf.MessageOptions\x18\xb4\x87\x03 \x01(\v2\x1e.windlass.meta.v1.ResourceTypeR\bresource:>\n" +
+	"\n" +
+	"empty_list\x12\x1d.google.protobuf.FieldOptions\x18\xb6\x87\x03 \x01(\tR\temptyList:R\n" +
 	"\x06access\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x01(\v2\x18.windlass.meta.v1.AccessR\x06accessB\xc4\x01\n" +
 	"\x14com.windlass.meta.v1B\fOptionsProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/meta/v1;metav1\xa2\x02\x03WMX\xaa\x02\x10Windlass.Meta.V1\xca\x02\x10Windlass\\Meta\\V1\xe2\x02\x1cWindlass\\Meta\\V1\\GPBMetadata\xea\x02\x12Windlass::Meta::V1b\x06proto3"
 
@@ -429,18 +479,20 @@ var file_windlass_meta_v1_options_proto_goTypes = []any{
 	(*Column)(nil),                      // 1: windlass.meta.v1.Column
 	(*Access)(nil),                      // 2: windlass.meta.v1.Access
 	(*descriptorpb.MessageOptions)(nil), // 3: google.protobuf.MessageOptions
-	(*descriptorpb.MethodOptions)(nil),  // 4: google.protobuf.MethodOptions
+	(*descriptorpb.FieldOptions)(nil),   // 4: google.protobuf.FieldOptions
+	(*descriptorpb.MethodOptions)(nil),  // 5: google.protobuf.MethodOptions
 }
 var file_windlass_meta_v1_options_proto_depIdxs = []int32{
 	1, // 0: windlass.meta.v1.ResourceType.columns:type_name -> windlass.meta.v1.Column
 	3, // 1: windlass.meta.v1.resource:extendee -> google.protobuf.MessageOptions
-	4, // 2: windlass.meta.v1.access:extendee -> google.protobuf.MethodOptions
-	0, // 3: windlass.meta.v1.resource:type_name -> windlass.meta.v1.ResourceType
-	2, // 4: windlass.meta.v1.access:type_name -> windlass.meta.v1.Access
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	3, // [3:5] is the sub-list for extension type_name
-	1, // [1:3] is the sub-list for extension extendee
+	4, // 2: windlass.meta.v1.empty_list:extendee -> google.protobuf.FieldOptions
+	5, // 3: windlass.meta.v1.access:extendee -> google.protobuf.MethodOptions
+	0, // 4: windlass.meta.v1.resource:type_name -> windlass.meta.v1.ResourceType
+	2, // 5: windlass.meta.v1.access:type_name -> windlass.meta.v1.Access
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	4, // [4:6] is the sub-list for extension type_name
+	1, // [1:4] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
 }
 
@@ -456,7 +508,7 @@ func file_windlass_meta_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_meta_v1_options_proto_rawDesc), len(file_windlass_meta_v1_options_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   3,
-			NumExtensions: 2,
+			NumExtensions: 3,
 			NumServices:   0,
 		},
 		GoTypes:           file_windlass_meta_v1_options_proto_goTypes,

@@ -117,11 +117,13 @@ type DrainSpec struct {
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Machine of the node, if the deletion of a machine requests the drain.
 	MachineRef *v1.ObjectReference `protobuf:"bytes,3,opt,name=machine_ref,json=machineRef,proto3" json:"machine_ref,omitempty"`
-	// Seconds that pods have to terminate; absent means the period in each pod's spec.
+	// Seconds that pods have to terminate; absent means the period in each pod's spec. 0 is the same as 1, unless force is
+	// set: a pod counts as gone once the agent of the node confirms that its processes have ended.
 	GracePeriodSeconds *int32 `protobuf:"varint,4,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3,oneof" json:"grace_period_seconds,omitempty"`
 	// True to ignore the pods of daemon sets.
 	IgnoreDaemonSets *bool `protobuf:"varint,5,opt,name=ignore_daemon_sets,json=ignoreDaemonSets,proto3,oneof" json:"ignore_daemon_sets,omitempty"`
-	// True to also evict pods that have no controller.
+	// True to also evict pods that have no controller, and, with a grace period of 0, to remove the objects of pods at once
+	// although their processes may still be running.
 	Force *bool `protobuf:"varint,6,opt,name=force,proto3,oneof" json:"force,omitempty"`
 	// True to also evict pods that lose the data in their emptyDir volumes.
 	DeleteEmptyDirData *bool `protobuf:"varint,7,opt,name=delete_empty_dir_data,json=deleteEmptyDirData,proto3,oneof" json:"delete_empty_dir_data,omitempty"`

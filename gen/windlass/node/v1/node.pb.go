@@ -13,6 +13,7 @@ import (
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -223,8 +224,10 @@ type NodeStatus struct {
 	VolumesInUse []string `protobuf:"bytes,9,rep,name=volumes_in_use,json=volumesInUse,proto3" json:"volumes_in_use,omitempty"`
 	// Volumes attached.
 	VolumesAttached []*AttachedVolume `protobuf:"bytes,10,rep,name=volumes_attached,json=volumesAttached,proto3" json:"volumes_attached,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Output only. How fast and when pods have to leave the node; absent while it is ready and no pod has to leave it.
+	Evictions     *NodeEvictions `protobuf:"bytes,11,opt,name=evictions,proto3" json:"evictions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
@@ -327,6 +330,192 @@ func (x *NodeStatus) GetVolumesAttached() []*AttachedVolume {
 	return nil
 }
 
+func (x *NodeStatus) GetEvictions() *NodeEvictions {
+	if x != nil {
+		return x.Evictions
+	}
+	return nil
+}
+
+// Output only. When pods have to leave a node because of its NoExecute taints, and how the state of its zone delays
+// that.
+type NodeEvictions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zone in which the node is counted, as "region/zone", without the labels that it lacks. Empty for a ready node, and
+	// for nodes without region and zone.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Normal, PartialDisruption (at least 3 nodes and 55 % of the zone are lost, but not all) or FullDisruption (all are);
+	// empty for a ready node.
+	ZoneState string `protobuf:"bytes,2,opt,name=zone_state,json=zoneState,proto3" json:"zone_state,omitempty"`
+	// Nodes of the zone that get a NoExecute taint per second because they are not ready; 0 while evictions are stopped.
+	NodesPerSecond float64 `protobuf:"fixed64,3,opt,name=nodes_per_second,json=nodesPerSecond,proto3" json:"nodes_per_second,omitempty"`
+	// Place of the node among those of its zone that wait for that taint, from 1 on; 100 also for later places, 0 if it
+	// does not wait.
+	QueuePosition int32 `protobuf:"varint,4,opt,name=queue_position,json=queuePosition,proto3" json:"queue_position,omitempty"`
+	// When the node gets the taint, if no other node of the zone becomes ready or lost before; absent if that is not
+	// known, as for later places than 100.
+	TurnTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=turn_time,json=turnTime,proto3" json:"turn_time,omitempty"`
+	// When the next pod is evicted because of a NoExecute taint; absent if none is to be evicted.
+	NextDeadline *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_deadline,json=nextDeadline,proto3" json:"next_deadline,omitempty"`
+	// When the NoExecute taints were first observed, on a clock that is never set.
+	Observed      []*ObservedTaint `protobuf:"bytes,7,rep,name=observed,proto3" json:"observed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeEvictions) Reset() {
+	*x = NodeEvictions{}
+	mi := &file_windlass_node_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeEvictions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeEvictions) ProtoMessage() {}
+
+func (x *NodeEvictions) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeEvictions.ProtoReflect.Descriptor instead.
+func (*NodeEvictions) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodeEvictions) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *NodeEvictions) GetZoneState() string {
+	if x != nil {
+		return x.ZoneState
+	}
+	return ""
+}
+
+func (x *NodeEvictions) GetNodesPerSecond() float64 {
+	if x != nil {
+		return x.NodesPerSecond
+	}
+	return 0
+}
+
+func (x *NodeEvictions) GetQueuePosition() int32 {
+	if x != nil {
+		return x.QueuePosition
+	}
+	return 0
+}
+
+func (x *NodeEvictions) GetTurnTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TurnTime
+	}
+	return nil
+}
+
+func (x *NodeEvictions) GetNextDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextDeadline
+	}
+	return nil
+}
+
+func (x *NodeEvictions) GetObserved() []*ObservedTaint {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
+// When a NoExecute taint was first observed. The seconds of tolerations count on this clock too, so that a step of the
+// wall clock evicts no pod early.
+type ObservedTaint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key of the taint.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// When the taint was set.
+	TimeAdded *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time_added,json=timeAdded,proto3" json:"time_added,omitempty"`
+	// ID of the boot of the host whose clock was read. On another host, or after a reboot, the seconds count again.
+	BootId string `protobuf:"bytes,3,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Time from that boot to the observation, including the time in which the host was suspended.
+	Uptime        *durationpb.Duration `protobuf:"bytes,4,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObservedTaint) Reset() {
+	*x = ObservedTaint{}
+	mi := &file_windlass_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObservedTaint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObservedTaint) ProtoMessage() {}
+
+func (x *ObservedTaint) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObservedTaint.ProtoReflect.Descriptor instead.
+func (*ObservedTaint) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ObservedTaint) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ObservedTaint) GetTimeAdded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TimeAdded
+	}
+	return nil
+}
+
+func (x *ObservedTaint) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *ObservedTaint) GetUptime() *durationpb.Duration {
+	if x != nil {
+		return x.Uptime
+	}
+	return nil
+}
+
 // One aspect of the observed state of a node.
 type NodeCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -348,7 +537,7 @@ type NodeCondition struct {
 
 func (x *NodeCondition) Reset() {
 	*x = NodeCondition{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[3]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +549,7 @@ func (x *NodeCondition) String() string {
 func (*NodeCondition) ProtoMessage() {}
 
 func (x *NodeCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[3]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +562,7 @@ func (x *NodeCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCondition.ProtoReflect.Descriptor instead.
 func (*NodeCondition) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeCondition) GetType() string {
@@ -429,7 +618,7 @@ type NodeDaemonEndpoints struct {
 
 func (x *NodeDaemonEndpoints) Reset() {
 	*x = NodeDaemonEndpoints{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[4]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +630,7 @@ func (x *NodeDaemonEndpoints) String() string {
 func (*NodeDaemonEndpoints) ProtoMessage() {}
 
 func (x *NodeDaemonEndpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[4]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +643,7 @@ func (x *NodeDaemonEndpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDaemonEndpoints.ProtoReflect.Descriptor instead.
 func (*NodeDaemonEndpoints) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeDaemonEndpoints) GetKubeletEndpoint() *DaemonEndpoint {
@@ -475,7 +664,7 @@ type DaemonEndpoint struct {
 
 func (x *DaemonEndpoint) Reset() {
 	*x = DaemonEndpoint{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[5]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +676,7 @@ func (x *DaemonEndpoint) String() string {
 func (*DaemonEndpoint) ProtoMessage() {}
 
 func (x *DaemonEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[5]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +689,7 @@ func (x *DaemonEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DaemonEndpoint.ProtoReflect.Descriptor instead.
 func (*DaemonEndpoint) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DaemonEndpoint) GetPort() int32 {
@@ -539,7 +728,7 @@ type NodeSystemInfo struct {
 
 func (x *NodeSystemInfo) Reset() {
 	*x = NodeSystemInfo{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[6]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +740,7 @@ func (x *NodeSystemInfo) String() string {
 func (*NodeSystemInfo) ProtoMessage() {}
 
 func (x *NodeSystemInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[6]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +753,7 @@ func (x *NodeSystemInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSystemInfo.ProtoReflect.Descriptor instead.
 func (*NodeSystemInfo) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeSystemInfo) GetMachineId() string {
@@ -650,7 +839,7 @@ type ContainerImage struct {
 
 func (x *ContainerImage) Reset() {
 	*x = ContainerImage{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[7]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +851,7 @@ func (x *ContainerImage) String() string {
 func (*ContainerImage) ProtoMessage() {}
 
 func (x *ContainerImage) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[7]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +864,7 @@ func (x *ContainerImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImage.ProtoReflect.Descriptor instead.
 func (*ContainerImage) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ContainerImage) GetNames() []string {
@@ -705,7 +894,7 @@ type AttachedVolume struct {
 
 func (x *AttachedVolume) Reset() {
 	*x = AttachedVolume{}
-	mi := &file_windlass_node_v1_node_proto_msgTypes[8]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +906,7 @@ func (x *AttachedVolume) String() string {
 func (*AttachedVolume) ProtoMessage() {}
 
 func (x *AttachedVolume) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_proto_msgTypes[8]
+	mi := &file_windlass_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +919,7 @@ func (x *AttachedVolume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachedVolume.ProtoReflect.Descriptor instead.
 func (*AttachedVolume) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_windlass_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachedVolume) GetName() string {
@@ -751,7 +940,7 @@ var File_windlass_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_windlass_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bwindlass/node/v1/node.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x86\x04\n" +
+	"\x1bwindlass/node/v1/node.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x86\x04\n" +
 	"\x04Node\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -775,7 +964,7 @@ const file_windlass_node_v1_node_proto_rawDesc = "" +
 	"\x06taints\x18\x05 \x03(\v2\x17.windlass.node.v1.TaintR\x06taints\x12\x1f\n" +
 	"\vexternal_id\x18\x06 \x01(\tR\n" +
 	"externalIDB\x10\n" +
-	"\x0e_unschedulable\"\xae\b\n" +
+	"\x0e_unschedulable\"\xed\b\n" +
 	"\n" +
 	"NodeStatus\x12\xca\x01\n" +
 	"\bcapacity\x18\x01 \x03(\v2*.windlass.node.v1.NodeStatus.CapacityEntryB\x81\x01\xbaH~\x9a\x01{*y\xba\x01v\n" +
@@ -792,13 +981,29 @@ const file_windlass_node_v1_node_proto_rawDesc = "" +
 	"\x06images\x18\b \x03(\v2 .windlass.node.v1.ContainerImageR\x06images\x12$\n" +
 	"\x0evolumes_in_use\x18\t \x03(\tR\fvolumesInUse\x12K\n" +
 	"\x10volumes_attached\x18\n" +
-	" \x03(\v2 .windlass.node.v1.AttachedVolumeR\x0fvolumesAttached\x1aS\n" +
+	" \x03(\v2 .windlass.node.v1.AttachedVolumeR\x0fvolumesAttached\x12=\n" +
+	"\tevictions\x18\v \x01(\v2\x1f.windlass.node.v1.NodeEvictionsR\tevictions\x1aS\n" +
 	"\rCapacityEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01\x1aV\n" +
 	"\x10AllocatableEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
-	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01\"\xcd\x02\n" +
+	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01\"\xfe\x02\n" +
+	"\rNodeEvictions\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12Q\n" +
+	"\n" +
+	"zone_state\x18\x02 \x01(\tB2\xbaH/r-R\x00R\x06NormalR\x11PartialDisruptionR\x0eFullDisruptionR\tzoneState\x12(\n" +
+	"\x10nodes_per_second\x18\x03 \x01(\x01R\x0enodesPerSecond\x12%\n" +
+	"\x0equeue_position\x18\x04 \x01(\x05R\rqueuePosition\x127\n" +
+	"\tturn_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bturnTime\x12?\n" +
+	"\rnext_deadline\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fnextDeadline\x12;\n" +
+	"\bobserved\x18\a \x03(\v2\x1f.windlass.node.v1.ObservedTaintR\bobserved\"\xa8\x01\n" +
+	"\rObservedTaint\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x129\n" +
+	"\n" +
+	"time_added\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimeAdded\x12\x17\n" +
+	"\aboot_id\x18\x03 \x01(\tR\x06bootId\x121\n" +
+	"\x06uptime\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06uptime\"\xcd\x02\n" +
 	"\rNodeCondition\x12\x1a\n" +
 	"\x04type\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04type\x123\n" +
 	"\x06status\x18\x02 \x01(\tB\x1b\xbaH\x18r\x16R\x04TrueR\x05FalseR\aUnknownR\x06status\x12J\n" +
@@ -849,48 +1054,57 @@ func file_windlass_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_windlass_node_v1_node_proto_rawDescData
 }
 
-var file_windlass_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_windlass_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_windlass_node_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: windlass.node.v1.Node
 	(*NodeSpec)(nil),              // 1: windlass.node.v1.NodeSpec
 	(*NodeStatus)(nil),            // 2: windlass.node.v1.NodeStatus
-	(*NodeCondition)(nil),         // 3: windlass.node.v1.NodeCondition
-	(*NodeDaemonEndpoints)(nil),   // 4: windlass.node.v1.NodeDaemonEndpoints
-	(*DaemonEndpoint)(nil),        // 5: windlass.node.v1.DaemonEndpoint
-	(*NodeSystemInfo)(nil),        // 6: windlass.node.v1.NodeSystemInfo
-	(*ContainerImage)(nil),        // 7: windlass.node.v1.ContainerImage
-	(*AttachedVolume)(nil),        // 8: windlass.node.v1.AttachedVolume
-	nil,                           // 9: windlass.node.v1.NodeStatus.CapacityEntry
-	nil,                           // 10: windlass.node.v1.NodeStatus.AllocatableEntry
-	(*v1.ObjectMeta)(nil),         // 11: windlass.meta.v1.ObjectMeta
-	(*Taint)(nil),                 // 12: windlass.node.v1.Taint
-	(*NodeAddress)(nil),           // 13: windlass.node.v1.NodeAddress
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*structpb.Value)(nil),        // 15: google.protobuf.Value
+	(*NodeEvictions)(nil),         // 3: windlass.node.v1.NodeEvictions
+	(*ObservedTaint)(nil),         // 4: windlass.node.v1.ObservedTaint
+	(*NodeCondition)(nil),         // 5: windlass.node.v1.NodeCondition
+	(*NodeDaemonEndpoints)(nil),   // 6: windlass.node.v1.NodeDaemonEndpoints
+	(*DaemonEndpoint)(nil),        // 7: windlass.node.v1.DaemonEndpoint
+	(*NodeSystemInfo)(nil),        // 8: windlass.node.v1.NodeSystemInfo
+	(*ContainerImage)(nil),        // 9: windlass.node.v1.ContainerImage
+	(*AttachedVolume)(nil),        // 10: windlass.node.v1.AttachedVolume
+	nil,                           // 11: windlass.node.v1.NodeStatus.CapacityEntry
+	nil,                           // 12: windlass.node.v1.NodeStatus.AllocatableEntry
+	(*v1.ObjectMeta)(nil),         // 13: windlass.meta.v1.ObjectMeta
+	(*Taint)(nil),                 // 14: windlass.node.v1.Taint
+	(*NodeAddress)(nil),           // 15: windlass.node.v1.NodeAddress
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*structpb.Value)(nil),        // 18: google.protobuf.Value
 }
 var file_windlass_node_v1_node_proto_depIdxs = []int32{
-	11, // 0: windlass.node.v1.Node.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	13, // 0: windlass.node.v1.Node.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.node.v1.Node.spec:type_name -> windlass.node.v1.NodeSpec
 	2,  // 2: windlass.node.v1.Node.status:type_name -> windlass.node.v1.NodeStatus
-	12, // 3: windlass.node.v1.NodeSpec.taints:type_name -> windlass.node.v1.Taint
-	9,  // 4: windlass.node.v1.NodeStatus.capacity:type_name -> windlass.node.v1.NodeStatus.CapacityEntry
-	10, // 5: windlass.node.v1.NodeStatus.allocatable:type_name -> windlass.node.v1.NodeStatus.AllocatableEntry
-	3,  // 6: windlass.node.v1.NodeStatus.conditions:type_name -> windlass.node.v1.NodeCondition
-	13, // 7: windlass.node.v1.NodeStatus.addresses:type_name -> windlass.node.v1.NodeAddress
-	4,  // 8: windlass.node.v1.NodeStatus.daemon_endpoints:type_name -> windlass.node.v1.NodeDaemonEndpoints
-	6,  // 9: windlass.node.v1.NodeStatus.node_info:type_name -> windlass.node.v1.NodeSystemInfo
-	7,  // 10: windlass.node.v1.NodeStatus.images:type_name -> windlass.node.v1.ContainerImage
-	8,  // 11: windlass.node.v1.NodeStatus.volumes_attached:type_name -> windlass.node.v1.AttachedVolume
-	14, // 12: windlass.node.v1.NodeCondition.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	14, // 13: windlass.node.v1.NodeCondition.last_transition_time:type_name -> google.protobuf.Timestamp
-	5,  // 14: windlass.node.v1.NodeDaemonEndpoints.kubelet_endpoint:type_name -> windlass.node.v1.DaemonEndpoint
-	15, // 15: windlass.node.v1.NodeStatus.CapacityEntry.value:type_name -> google.protobuf.Value
-	15, // 16: windlass.node.v1.NodeStatus.AllocatableEntry.value:type_name -> google.protobuf.Value
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 3: windlass.node.v1.NodeSpec.taints:type_name -> windlass.node.v1.Taint
+	11, // 4: windlass.node.v1.NodeStatus.capacity:type_name -> windlass.node.v1.NodeStatus.CapacityEntry
+	12, // 5: windlass.node.v1.NodeStatus.allocatable:type_name -> windlass.node.v1.NodeStatus.AllocatableEntry
+	5,  // 6: windlass.node.v1.NodeStatus.conditions:type_name -> windlass.node.v1.NodeCondition
+	15, // 7: windlass.node.v1.NodeStatus.addresses:type_name -> windlass.node.v1.NodeAddress
+	6,  // 8: windlass.node.v1.NodeStatus.daemon_endpoints:type_name -> windlass.node.v1.NodeDaemonEndpoints
+	8,  // 9: windlass.node.v1.NodeStatus.node_info:type_name -> windlass.node.v1.NodeSystemInfo
+	9,  // 10: windlass.node.v1.NodeStatus.images:type_name -> windlass.node.v1.ContainerImage
+	10, // 11: windlass.node.v1.NodeStatus.volumes_attached:type_name -> windlass.node.v1.AttachedVolume
+	3,  // 12: windlass.node.v1.NodeStatus.evictions:type_name -> windlass.node.v1.NodeEvictions
+	16, // 13: windlass.node.v1.NodeEvictions.turn_time:type_name -> google.protobuf.Timestamp
+	16, // 14: windlass.node.v1.NodeEvictions.next_deadline:type_name -> google.protobuf.Timestamp
+	4,  // 15: windlass.node.v1.NodeEvictions.observed:type_name -> windlass.node.v1.ObservedTaint
+	16, // 16: windlass.node.v1.ObservedTaint.time_added:type_name -> google.protobuf.Timestamp
+	17, // 17: windlass.node.v1.ObservedTaint.uptime:type_name -> google.protobuf.Duration
+	16, // 18: windlass.node.v1.NodeCondition.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	16, // 19: windlass.node.v1.NodeCondition.last_transition_time:type_name -> google.protobuf.Timestamp
+	7,  // 20: windlass.node.v1.NodeDaemonEndpoints.kubelet_endpoint:type_name -> windlass.node.v1.DaemonEndpoint
+	18, // 21: windlass.node.v1.NodeStatus.CapacityEntry.value:type_name -> google.protobuf.Value
+	18, // 22: windlass.node.v1.NodeStatus.AllocatableEntry.value:type_name -> google.protobuf.Value
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_node_v1_node_proto_init() }
@@ -900,14 +1114,14 @@ func file_windlass_node_v1_node_proto_init() {
 	}
 	file_windlass_node_v1_taint_proto_init()
 	file_windlass_node_v1_node_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_node_v1_node_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_node_v1_node_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_node_v1_node_proto_rawDesc), len(file_windlass_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

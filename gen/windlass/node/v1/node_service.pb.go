@@ -966,7 +966,8 @@ func (x *RebootNodeResponse) GetBootId() string {
 	return ""
 }
 
-// Request of PlanNode: a live node by name, or a given one.
+// Request of PlanNode: a live node by name, or a given one. Nothing live is mixed with a given node: it has no drains,
+// pods or zone beside what the request says.
 type PlanNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the live node; empty if the node is given.
@@ -1112,6 +1113,430 @@ func (x *PlanNodeResponse) GetWakeTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// Request of PlanTaints: a live node by name, or a given one, as in PlanNode.
+type PlanTaintsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the live node; empty if the node is given.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The node; absent means the live one. Its unschedulable field counts as a cordon of the caller.
+	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// State of the agent of the given node; absent means that its conditions are taken as they are. Its node may be
+	// empty.
+	Agent *AgentState `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Time of the decision about the given node; absent means the present.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanTaintsRequest) Reset() {
+	*x = PlanTaintsRequest{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanTaintsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanTaintsRequest) ProtoMessage() {}
+
+func (x *PlanTaintsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanTaintsRequest.ProtoReflect.Descriptor instead.
+func (*PlanTaintsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PlanTaintsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanTaintsRequest) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *PlanTaintsRequest) GetAgent() *AgentState {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *PlanTaintsRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// The taints of a node after the next decision about it.
+type PlanTaintsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resulting taints, in their order.
+	Taints []*Taint `protobuf:"bytes,1,rep,name=taints,proto3" json:"taints,omitempty"`
+	// The taints that stay or are added, in that order, then those that are held back and those that are removed.
+	Changes []*PlanTaintsResponse_Change `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	// When it is checked again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanTaintsResponse) Reset() {
+	*x = PlanTaintsResponse{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanTaintsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanTaintsResponse) ProtoMessage() {}
+
+func (x *PlanTaintsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanTaintsResponse.ProtoReflect.Descriptor instead.
+func (*PlanTaintsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlanTaintsResponse) GetTaints() []*Taint {
+	if x != nil {
+		return x.Taints
+	}
+	return nil
+}
+
+func (x *PlanTaintsResponse) GetChanges() []*PlanTaintsResponse_Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *PlanTaintsResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
+// State of the agent of a given node.
+type AgentState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Time since its last heartbeat; 0 means that it sends heartbeats. An agent that is silent stays so.
+	Silence *durationpb.Duration `protobuf:"bytes,2,opt,name=silence,proto3" json:"silence,omitempty"`
+	// Why it reports that the node is not ready; empty if it is ready.
+	NotReady      string `protobuf:"bytes,3,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentState) Reset() {
+	*x = AgentState{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentState) ProtoMessage() {}
+
+func (x *AgentState) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
+func (*AgentState) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *AgentState) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *AgentState) GetSilence() *durationpb.Duration {
+	if x != nil {
+		return x.Silence
+	}
+	return nil
+}
+
+func (x *AgentState) GetNotReady() string {
+	if x != nil {
+		return x.NotReady
+	}
+	return ""
+}
+
+// What was decided about a zone before.
+type ZoneMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The zone, as "region/zone", without the labels that its nodes lack; empty for the nodes without region and zone.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// State at the last decision: Normal (also if empty), PartialDisruption or FullDisruption.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Node that got the NoExecute taint last for the silence of its agent; empty if none did.
+	TurnNode string `protobuf:"bytes,3,opt,name=turn_node,json=turnNode,proto3" json:"turn_node,omitempty"`
+	// When it got the taint.
+	TurnTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=turn_time,json=turnTime,proto3" json:"turn_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneMemory) Reset() {
+	*x = ZoneMemory{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneMemory) ProtoMessage() {}
+
+func (x *ZoneMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneMemory.ProtoReflect.Descriptor instead.
+func (*ZoneMemory) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ZoneMemory) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ZoneMemory) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ZoneMemory) GetTurnNode() string {
+	if x != nil {
+		return x.TurnNode
+	}
+	return ""
+}
+
+func (x *ZoneMemory) GetTurnTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TurnTime
+	}
+	return nil
+}
+
+// Request of PlanZones: the live nodes, or given ones. If any list is given, nothing live is used.
+type PlanZonesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes; absent means the live ones.
+	Nodes *NodeList `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// States of the agents of given nodes. An agent that is not listed is as the Ready condition of its node says: it
+	// sends
+	// heartbeats if that is True or absent, reports that the node is not ready if it is False, and is lost if it is
+	// Unknown.
+	Agents []*AgentState `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	// Time of the decision about given nodes; absent means the present.
+	Now *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=now,proto3" json:"now,omitempty"`
+	// What was decided about the zones before.
+	Memory []*ZoneMemory `protobuf:"bytes,4,rep,name=memory,proto3" json:"memory,omitempty"`
+	// True if all zones were disrupted at the last decision.
+	Disrupted     bool `protobuf:"varint,5,opt,name=disrupted,proto3" json:"disrupted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanZonesRequest) Reset() {
+	*x = PlanZonesRequest{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanZonesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanZonesRequest) ProtoMessage() {}
+
+func (x *PlanZonesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanZonesRequest.ProtoReflect.Descriptor instead.
+func (*PlanZonesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PlanZonesRequest) GetNodes() *NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanZonesRequest) GetAgents() []*AgentState {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *PlanZonesRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *PlanZonesRequest) GetMemory() []*ZoneMemory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *PlanZonesRequest) GetDisrupted() bool {
+	if x != nil {
+		return x.Disrupted
+	}
+	return false
+}
+
+// The states of the zones.
+type PlanZonesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The zones, ordered by name.
+	Zones []*PlanZonesResponse_Zone `protobuf:"bytes,1,rep,name=zones,proto3" json:"zones,omitempty"`
+	// True if all zones are disrupted, so that nothing is evicted anywhere for the silence of agents.
+	Disrupted bool `protobuf:"varint,2,opt,name=disrupted,proto3" json:"disrupted,omitempty"`
+	// Why it is so, in one sentence.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanZonesResponse) Reset() {
+	*x = PlanZonesResponse{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanZonesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanZonesResponse) ProtoMessage() {}
+
+func (x *PlanZonesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanZonesResponse.ProtoReflect.Descriptor instead.
+func (*PlanZonesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PlanZonesResponse) GetZones() []*PlanZonesResponse_Zone {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
+func (x *PlanZonesResponse) GetDisrupted() bool {
+	if x != nil {
+		return x.Disrupted
+	}
+	return false
+}
+
+func (x *PlanZonesResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // One change.
 type WatchNodesResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1125,7 +1550,7 @@ type WatchNodesResponse_Event struct {
 
 func (x *WatchNodesResponse_Event) Reset() {
 	*x = WatchNodesResponse_Event{}
-	mi := &file_windlass_node_v1_node_service_proto_msgTypes[17]
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1562,7 @@ func (x *WatchNodesResponse_Event) String() string {
 func (*WatchNodesResponse_Event) ProtoMessage() {}
 
 func (x *WatchNodesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_node_service_proto_msgTypes[17]
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,6 +1590,216 @@ func (x *WatchNodesResponse_Event) GetObject() *Node {
 		return x.Object
 	}
 	return nil
+}
+
+// What is done with one taint.
+type PlanTaintsResponse_Change struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Add, Remove, Keep or Hold (it would be added, but something delays that).
+	Change string `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// The taint, with its time if it has one.
+	Taint *Taint `protobuf:"bytes,2,opt,name=taint,proto3" json:"taint,omitempty"`
+	// Reason, in one sentence.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanTaintsResponse_Change) Reset() {
+	*x = PlanTaintsResponse_Change{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanTaintsResponse_Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanTaintsResponse_Change) ProtoMessage() {}
+
+func (x *PlanTaintsResponse_Change) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanTaintsResponse_Change.ProtoReflect.Descriptor instead.
+func (*PlanTaintsResponse_Change) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{18, 0}
+}
+
+func (x *PlanTaintsResponse_Change) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *PlanTaintsResponse_Change) GetTaint() *Taint {
+	if x != nil {
+		return x.Taint
+	}
+	return nil
+}
+
+func (x *PlanTaintsResponse_Change) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// The state of one zone.
+type PlanZonesResponse_Zone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The zone, as "region/zone", without the labels that its nodes lack; empty for the nodes without region and zone.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Normal, PartialDisruption or FullDisruption.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// State at the last decision.
+	PreviousState string `protobuf:"bytes,3,opt,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty"`
+	// Nodes that count for the state: those of the control plane only if there are no others.
+	Nodes int32 `protobuf:"varint,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Of these, nodes that are not ready or whose agent is lost.
+	Lost int32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Nodes of the zone that get a NoExecute taint per second because they are not ready; 0 while evictions are
+	// stopped.
+	NodesPerSecond float64 `protobuf:"fixed64,6,opt,name=nodes_per_second,json=nodesPerSecond,proto3" json:"nodes_per_second,omitempty"`
+	// Why the zone has this state and rate, in one sentence.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Node that gets the NoExecute taint next; empty if none waits for it.
+	NextNode string `protobuf:"bytes,8,opt,name=next_node,json=nextNode,proto3" json:"next_node,omitempty"`
+	// When it gets the taint, if nothing changes before; absent if none waits, or while evictions are stopped.
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// Why it is this node, and what it waits for, in one sentence.
+	NextReason string `protobuf:"bytes,10,opt,name=next_reason,json=nextReason,proto3" json:"next_reason,omitempty"`
+	// Nodes that wait for the taint, in order; at most 100.
+	Waiting []string `protobuf:"bytes,11,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// Number of nodes that wait for the taint.
+	WaitingCount  int32 `protobuf:"varint,12,opt,name=waiting_count,json=waitingCount,proto3" json:"waiting_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanZonesResponse_Zone) Reset() {
+	*x = PlanZonesResponse_Zone{}
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanZonesResponse_Zone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanZonesResponse_Zone) ProtoMessage() {}
+
+func (x *PlanZonesResponse_Zone) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_node_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanZonesResponse_Zone.ProtoReflect.Descriptor instead.
+func (*PlanZonesResponse_Zone) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_node_service_proto_rawDescGZIP(), []int{22, 0}
+}
+
+func (x *PlanZonesResponse_Zone) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetPreviousState() string {
+	if x != nil {
+		return x.PreviousState
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *PlanZonesResponse_Zone) GetLost() int32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *PlanZonesResponse_Zone) GetNodesPerSecond() float64 {
+	if x != nil {
+		return x.NodesPerSecond
+	}
+	return 0
+}
+
+func (x *PlanZonesResponse_Zone) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetNextNode() string {
+	if x != nil {
+		return x.NextNode
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
+	}
+	return nil
+}
+
+func (x *PlanZonesResponse_Zone) GetNextReason() string {
+	if x != nil {
+		return x.NextReason
+	}
+	return ""
+}
+
+func (x *PlanZonesResponse_Zone) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *PlanZonesResponse_Zone) GetWaitingCount() int32 {
+	if x != nil {
+		return x.WaitingCount
+	}
+	return 0
 }
 
 var File_windlass_node_v1_node_service_proto protoreflect.FileDescriptor
@@ -1246,7 +1881,56 @@ const file_windlass_node_v1_node_service_proto_rawDesc = "" +
 	"\x06taints\x18\x02 \x03(\v2\x17.windlass.node.v1.TaintR\x06taints\x12$\n" +
 	"\runschedulable\x18\x03 \x01(\bR\runschedulable\x12\x17\n" +
 	"\aheld_by\x18\x04 \x03(\tR\x06heldBy\x127\n" +
-	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xa6\r\n" +
+	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\"\xb5\x01\n" +
+	"\x11PlanTaintsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x04node\x18\x02 \x01(\v2\x16.windlass.node.v1.NodeR\x04node\x122\n" +
+	"\x05agent\x18\x03 \x01(\v2\x1c.windlass.node.v1.AgentStateR\x05agent\x12,\n" +
+	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xae\x02\n" +
+	"\x12PlanTaintsResponse\x12/\n" +
+	"\x06taints\x18\x01 \x03(\v2\x17.windlass.node.v1.TaintR\x06taints\x12E\n" +
+	"\achanges\x18\x02 \x03(\v2+.windlass.node.v1.PlanTaintsResponse.ChangeR\achanges\x127\n" +
+	"\twake_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1ag\n" +
+	"\x06Change\x12\x16\n" +
+	"\x06change\x18\x01 \x01(\tR\x06change\x12-\n" +
+	"\x05taint\x18\x02 \x01(\v2\x17.windlass.node.v1.TaintR\x05taint\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"|\n" +
+	"\n" +
+	"AgentState\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12=\n" +
+	"\asilence\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\asilence\x12\x1b\n" +
+	"\tnot_ready\x18\x03 \x01(\tR\bnotReady\"\xc0\x01\n" +
+	"\n" +
+	"ZoneMemory\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12H\n" +
+	"\x05state\x18\x02 \x01(\tB2\xbaH/r-R\x00R\x06NormalR\x11PartialDisruptionR\x0eFullDisruptionR\x05state\x12\x1b\n" +
+	"\tturn_node\x18\x03 \x01(\tR\bturnNode\x127\n" +
+	"\tturn_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bturnTime\"\x92\x02\n" +
+	"\x10PlanZonesRequest\x120\n" +
+	"\x05nodes\x18\x01 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12?\n" +
+	"\x06agents\x18\x02 \x03(\v2\x1c.windlass.node.v1.AgentStateB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06agents\x12,\n" +
+	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12?\n" +
+	"\x06memory\x18\x04 \x03(\v2\x1c.windlass.node.v1.ZoneMemoryB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06memory\x12\x1c\n" +
+	"\tdisrupted\x18\x05 \x01(\bR\tdisrupted\"\x85\x04\n" +
+	"\x11PlanZonesResponse\x12>\n" +
+	"\x05zones\x18\x01 \x03(\v2(.windlass.node.v1.PlanZonesResponse.ZoneR\x05zones\x12\x1c\n" +
+	"\tdisrupted\x18\x02 \x01(\bR\tdisrupted\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x1a\xf9\x02\n" +
+	"\x04Zone\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12%\n" +
+	"\x0eprevious_state\x18\x03 \x01(\tR\rpreviousState\x12\x14\n" +
+	"\x05nodes\x18\x04 \x01(\x05R\x05nodes\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\x05R\x04lost\x12(\n" +
+	"\x10nodes_per_second\x18\x06 \x01(\x01R\x0enodesPerSecond\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1b\n" +
+	"\tnext_node\x18\b \x01(\tR\bnextNode\x127\n" +
+	"\tnext_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x1f\n" +
+	"\vnext_reason\x18\n" +
+	" \x01(\tR\n" +
+	"nextReason\x12\x18\n" +
+	"\awaiting\x18\v \x03(\tR\awaiting\x12#\n" +
+	"\rwaiting_count\x18\f \x01(\x05R\fwaitingCount2\xb0\x0f\n" +
 	"\vNodeService\x12m\n" +
 	"\aGetNode\x12 .windlass.node.v1.GetNodeRequest\x1a\x16.windlass.node.v1.Node\"(\xaa\xbb\x18\f\n" +
 	"\x03get\x1a\x05nodes\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12o\n" +
@@ -1279,7 +1963,12 @@ const file_windlass_node_v1_node_service_proto_rawDesc = "" +
 	"RebootNode\x12#.windlass.node.v1.RebootNodeRequest\x1a$.windlass.node.v1.RebootNodeResponse\"7\xaa\xbb\x18\x11\n" +
 	"\x06update\x1a\x05nodes0\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:reboot\x12}\n" +
 	"\bPlanNode\x12!.windlass.node.v1.PlanNodeRequest\x1a\".windlass.node.v1.PlanNodeResponse\"*\xaa\xbb\x18\r\n" +
-	"\x04plan\x1a\x05nodes\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/nodes:planB\xc8\x01\n" +
+	"\x04plan\x1a\x05nodes\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/nodes:plan\x12\x84\x01\n" +
+	"\n" +
+	"PlanTaints\x12#.windlass.node.v1.PlanTaintsRequest\x1a$.windlass.node.v1.PlanTaintsResponse\"+\xaa\xbb\x18\r\n" +
+	"\x04plan\x1a\x05nodes\x82\xd3\xe4\x93\x02\x14:\x01*\"\x0f/v1/taints:plan\x12\x80\x01\n" +
+	"\tPlanZones\x12\".windlass.node.v1.PlanZonesRequest\x1a#.windlass.node.v1.PlanZonesResponse\"*\xaa\xbb\x18\r\n" +
+	"\x04plan\x1a\x05nodes\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/zones:planB\xc8\x01\n" +
 	"\x14com.windlass.node.v1B\x10NodeServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/node/v1;nodev1\xa2\x02\x03WNX\xaa\x02\x10Windlass.Node.V1\xca\x02\x10Windlass\\Node\\V1\xe2\x02\x1cWindlass\\Node\\V1\\GPBMetadata\xea\x02\x12Windlass::Node::V1b\x06proto3"
 
 var (
@@ -1294,84 +1983,111 @@ func file_windlass_node_v1_node_service_proto_rawDescGZIP() []byte {
 	return file_windlass_node_v1_node_service_proto_rawDescData
 }
 
-var file_windlass_node_v1_node_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_windlass_node_v1_node_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_windlass_node_v1_node_service_proto_goTypes = []any{
-	(*GetNodeRequest)(nil),           // 0: windlass.node.v1.GetNodeRequest
-	(*ListNodesRequest)(nil),         // 1: windlass.node.v1.ListNodesRequest
-	(*NodeList)(nil),                 // 2: windlass.node.v1.NodeList
-	(*CreateNodeRequest)(nil),        // 3: windlass.node.v1.CreateNodeRequest
-	(*UpdateNodeRequest)(nil),        // 4: windlass.node.v1.UpdateNodeRequest
-	(*PatchNodeRequest)(nil),         // 5: windlass.node.v1.PatchNodeRequest
-	(*ApplyNodeRequest)(nil),         // 6: windlass.node.v1.ApplyNodeRequest
-	(*UpdateNodeStatusRequest)(nil),  // 7: windlass.node.v1.UpdateNodeStatusRequest
-	(*DeleteNodeRequest)(nil),        // 8: windlass.node.v1.DeleteNodeRequest
-	(*WatchNodesRequest)(nil),        // 9: windlass.node.v1.WatchNodesRequest
-	(*WatchNodesResponse)(nil),       // 10: windlass.node.v1.WatchNodesResponse
-	(*CordonNodeRequest)(nil),        // 11: windlass.node.v1.CordonNodeRequest
-	(*UncordonNodeRequest)(nil),      // 12: windlass.node.v1.UncordonNodeRequest
-	(*RebootNodeRequest)(nil),        // 13: windlass.node.v1.RebootNodeRequest
-	(*RebootNodeResponse)(nil),       // 14: windlass.node.v1.RebootNodeResponse
-	(*PlanNodeRequest)(nil),          // 15: windlass.node.v1.PlanNodeRequest
-	(*PlanNodeResponse)(nil),         // 16: windlass.node.v1.PlanNodeResponse
-	(*WatchNodesResponse_Event)(nil), // 17: windlass.node.v1.WatchNodesResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),    // 18: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),              // 19: windlass.meta.v1.ListMeta
-	(*Node)(nil),                     // 20: windlass.node.v1.Node
-	(*httpbody.HttpBody)(nil),        // 21: google.api.HttpBody
-	(*v1.Preconditions)(nil),         // 22: windlass.meta.v1.Preconditions
-	(*durationpb.Duration)(nil),      // 23: google.protobuf.Duration
-	(*NodeCondition)(nil),            // 24: windlass.node.v1.NodeCondition
-	(*Taint)(nil),                    // 25: windlass.node.v1.Taint
-	(*timestamppb.Timestamp)(nil),    // 26: google.protobuf.Timestamp
+	(*GetNodeRequest)(nil),            // 0: windlass.node.v1.GetNodeRequest
+	(*ListNodesRequest)(nil),          // 1: windlass.node.v1.ListNodesRequest
+	(*NodeList)(nil),                  // 2: windlass.node.v1.NodeList
+	(*CreateNodeRequest)(nil),         // 3: windlass.node.v1.CreateNodeRequest
+	(*UpdateNodeRequest)(nil),         // 4: windlass.node.v1.UpdateNodeRequest
+	(*PatchNodeRequest)(nil),          // 5: windlass.node.v1.PatchNodeRequest
+	(*ApplyNodeRequest)(nil),          // 6: windlass.node.v1.ApplyNodeRequest
+	(*UpdateNodeStatusRequest)(nil),   // 7: windlass.node.v1.UpdateNodeStatusRequest
+	(*DeleteNodeRequest)(nil),         // 8: windlass.node.v1.DeleteNodeRequest
+	(*WatchNodesRequest)(nil),         // 9: windlass.node.v1.WatchNodesRequest
+	(*WatchNodesResponse)(nil),        // 10: windlass.node.v1.WatchNodesResponse
+	(*CordonNodeRequest)(nil),         // 11: windlass.node.v1.CordonNodeRequest
+	(*UncordonNodeRequest)(nil),       // 12: windlass.node.v1.UncordonNodeRequest
+	(*RebootNodeRequest)(nil),         // 13: windlass.node.v1.RebootNodeRequest
+	(*RebootNodeResponse)(nil),        // 14: windlass.node.v1.RebootNodeResponse
+	(*PlanNodeRequest)(nil),           // 15: windlass.node.v1.PlanNodeRequest
+	(*PlanNodeResponse)(nil),          // 16: windlass.node.v1.PlanNodeResponse
+	(*PlanTaintsRequest)(nil),         // 17: windlass.node.v1.PlanTaintsRequest
+	(*PlanTaintsResponse)(nil),        // 18: windlass.node.v1.PlanTaintsResponse
+	(*AgentState)(nil),                // 19: windlass.node.v1.AgentState
+	(*ZoneMemory)(nil),                // 20: windlass.node.v1.ZoneMemory
+	(*PlanZonesRequest)(nil),          // 21: windlass.node.v1.PlanZonesRequest
+	(*PlanZonesResponse)(nil),         // 22: windlass.node.v1.PlanZonesResponse
+	(*WatchNodesResponse_Event)(nil),  // 23: windlass.node.v1.WatchNodesResponse.Event
+	(*PlanTaintsResponse_Change)(nil), // 24: windlass.node.v1.PlanTaintsResponse.Change
+	(*PlanZonesResponse_Zone)(nil),    // 25: windlass.node.v1.PlanZonesResponse.Zone
+	(*fieldmaskpb.FieldMask)(nil),     // 26: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),               // 27: windlass.meta.v1.ListMeta
+	(*Node)(nil),                      // 28: windlass.node.v1.Node
+	(*httpbody.HttpBody)(nil),         // 29: google.api.HttpBody
+	(*v1.Preconditions)(nil),          // 30: windlass.meta.v1.Preconditions
+	(*durationpb.Duration)(nil),       // 31: google.protobuf.Duration
+	(*NodeCondition)(nil),             // 32: windlass.node.v1.NodeCondition
+	(*Taint)(nil),                     // 33: windlass.node.v1.Taint
+	(*timestamppb.Timestamp)(nil),     // 34: google.protobuf.Timestamp
 }
 var file_windlass_node_v1_node_service_proto_depIdxs = []int32{
-	18, // 0: windlass.node.v1.ListNodesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	19, // 1: windlass.node.v1.NodeList.metadata:type_name -> windlass.meta.v1.ListMeta
-	20, // 2: windlass.node.v1.NodeList.items:type_name -> windlass.node.v1.Node
-	20, // 3: windlass.node.v1.CreateNodeRequest.node:type_name -> windlass.node.v1.Node
-	20, // 4: windlass.node.v1.UpdateNodeRequest.node:type_name -> windlass.node.v1.Node
-	21, // 5: windlass.node.v1.PatchNodeRequest.patch:type_name -> google.api.HttpBody
-	20, // 6: windlass.node.v1.ApplyNodeRequest.node:type_name -> windlass.node.v1.Node
-	20, // 7: windlass.node.v1.UpdateNodeStatusRequest.node:type_name -> windlass.node.v1.Node
-	22, // 8: windlass.node.v1.DeleteNodeRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	17, // 9: windlass.node.v1.WatchNodesResponse.events:type_name -> windlass.node.v1.WatchNodesResponse.Event
-	20, // 10: windlass.node.v1.PlanNodeRequest.node:type_name -> windlass.node.v1.Node
-	23, // 11: windlass.node.v1.PlanNodeRequest.silence:type_name -> google.protobuf.Duration
-	24, // 12: windlass.node.v1.PlanNodeResponse.conditions:type_name -> windlass.node.v1.NodeCondition
-	25, // 13: windlass.node.v1.PlanNodeResponse.taints:type_name -> windlass.node.v1.Taint
-	26, // 14: windlass.node.v1.PlanNodeResponse.wake_time:type_name -> google.protobuf.Timestamp
-	20, // 15: windlass.node.v1.WatchNodesResponse.Event.object:type_name -> windlass.node.v1.Node
-	0,  // 16: windlass.node.v1.NodeService.GetNode:input_type -> windlass.node.v1.GetNodeRequest
-	1,  // 17: windlass.node.v1.NodeService.ListNodes:input_type -> windlass.node.v1.ListNodesRequest
-	3,  // 18: windlass.node.v1.NodeService.CreateNode:input_type -> windlass.node.v1.CreateNodeRequest
-	4,  // 19: windlass.node.v1.NodeService.UpdateNode:input_type -> windlass.node.v1.UpdateNodeRequest
-	5,  // 20: windlass.node.v1.NodeService.PatchNode:input_type -> windlass.node.v1.PatchNodeRequest
-	6,  // 21: windlass.node.v1.NodeService.ApplyNode:input_type -> windlass.node.v1.ApplyNodeRequest
-	7,  // 22: windlass.node.v1.NodeService.UpdateNodeStatus:input_type -> windlass.node.v1.UpdateNodeStatusRequest
-	8,  // 23: windlass.node.v1.NodeService.DeleteNode:input_type -> windlass.node.v1.DeleteNodeRequest
-	9,  // 24: windlass.node.v1.NodeService.WatchNodes:input_type -> windlass.node.v1.WatchNodesRequest
-	11, // 25: windlass.node.v1.NodeService.CordonNode:input_type -> windlass.node.v1.CordonNodeRequest
-	12, // 26: windlass.node.v1.NodeService.UncordonNode:input_type -> windlass.node.v1.UncordonNodeRequest
-	13, // 27: windlass.node.v1.NodeService.RebootNode:input_type -> windlass.node.v1.RebootNodeRequest
-	15, // 28: windlass.node.v1.NodeService.PlanNode:input_type -> windlass.node.v1.PlanNodeRequest
-	20, // 29: windlass.node.v1.NodeService.GetNode:output_type -> windlass.node.v1.Node
-	2,  // 30: windlass.node.v1.NodeService.ListNodes:output_type -> windlass.node.v1.NodeList
-	20, // 31: windlass.node.v1.NodeService.CreateNode:output_type -> windlass.node.v1.Node
-	20, // 32: windlass.node.v1.NodeService.UpdateNode:output_type -> windlass.node.v1.Node
-	20, // 33: windlass.node.v1.NodeService.PatchNode:output_type -> windlass.node.v1.Node
-	20, // 34: windlass.node.v1.NodeService.ApplyNode:output_type -> windlass.node.v1.Node
-	20, // 35: windlass.node.v1.NodeService.UpdateNodeStatus:output_type -> windlass.node.v1.Node
-	20, // 36: windlass.node.v1.NodeService.DeleteNode:output_type -> windlass.node.v1.Node
-	10, // 37: windlass.node.v1.NodeService.WatchNodes:output_type -> windlass.node.v1.WatchNodesResponse
-	20, // 38: windlass.node.v1.NodeService.CordonNode:output_type -> windlass.node.v1.Node
-	20, // 39: windlass.node.v1.NodeService.UncordonNode:output_type -> windlass.node.v1.Node
-	14, // 40: windlass.node.v1.NodeService.RebootNode:output_type -> windlass.node.v1.RebootNodeResponse
-	16, // 41: windlass.node.v1.NodeService.PlanNode:output_type -> windlass.node.v1.PlanNodeResponse
-	29, // [29:42] is the sub-list for method output_type
-	16, // [16:29] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	26, // 0: windlass.node.v1.ListNodesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	27, // 1: windlass.node.v1.NodeList.metadata:type_name -> windlass.meta.v1.ListMeta
+	28, // 2: windlass.node.v1.NodeList.items:type_name -> windlass.node.v1.Node
+	28, // 3: windlass.node.v1.CreateNodeRequest.node:type_name -> windlass.node.v1.Node
+	28, // 4: windlass.node.v1.UpdateNodeRequest.node:type_name -> windlass.node.v1.Node
+	29, // 5: windlass.node.v1.PatchNodeRequest.patch:type_name -> google.api.HttpBody
+	28, // 6: windlass.node.v1.ApplyNodeRequest.node:type_name -> windlass.node.v1.Node
+	28, // 7: windlass.node.v1.UpdateNodeStatusRequest.node:type_name -> windlass.node.v1.Node
+	30, // 8: windlass.node.v1.DeleteNodeRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	23, // 9: windlass.node.v1.WatchNodesResponse.events:type_name -> windlass.node.v1.WatchNodesResponse.Event
+	28, // 10: windlass.node.v1.PlanNodeRequest.node:type_name -> windlass.node.v1.Node
+	31, // 11: windlass.node.v1.PlanNodeRequest.silence:type_name -> google.protobuf.Duration
+	32, // 12: windlass.node.v1.PlanNodeResponse.conditions:type_name -> windlass.node.v1.NodeCondition
+	33, // 13: windlass.node.v1.PlanNodeResponse.taints:type_name -> windlass.node.v1.Taint
+	34, // 14: windlass.node.v1.PlanNodeResponse.wake_time:type_name -> google.protobuf.Timestamp
+	28, // 15: windlass.node.v1.PlanTaintsRequest.node:type_name -> windlass.node.v1.Node
+	19, // 16: windlass.node.v1.PlanTaintsRequest.agent:type_name -> windlass.node.v1.AgentState
+	34, // 17: windlass.node.v1.PlanTaintsRequest.now:type_name -> google.protobuf.Timestamp
+	33, // 18: windlass.node.v1.PlanTaintsResponse.taints:type_name -> windlass.node.v1.Taint
+	24, // 19: windlass.node.v1.PlanTaintsResponse.changes:type_name -> windlass.node.v1.PlanTaintsResponse.Change
+	34, // 20: windlass.node.v1.PlanTaintsResponse.wake_time:type_name -> google.protobuf.Timestamp
+	31, // 21: windlass.node.v1.AgentState.silence:type_name -> google.protobuf.Duration
+	34, // 22: windlass.node.v1.ZoneMemory.turn_time:type_name -> google.protobuf.Timestamp
+	2,  // 23: windlass.node.v1.PlanZonesRequest.nodes:type_name -> windlass.node.v1.NodeList
+	19, // 24: windlass.node.v1.PlanZonesRequest.agents:type_name -> windlass.node.v1.AgentState
+	34, // 25: windlass.node.v1.PlanZonesRequest.now:type_name -> google.protobuf.Timestamp
+	20, // 26: windlass.node.v1.PlanZonesRequest.memory:type_name -> windlass.node.v1.ZoneMemory
+	25, // 27: windlass.node.v1.PlanZonesResponse.zones:type_name -> windlass.node.v1.PlanZonesResponse.Zone
+	28, // 28: windlass.node.v1.WatchNodesResponse.Event.object:type_name -> windlass.node.v1.Node
+	33, // 29: windlass.node.v1.PlanTaintsResponse.Change.taint:type_name -> windlass.node.v1.Taint
+	34, // 30: windlass.node.v1.PlanZonesResponse.Zone.next_time:type_name -> google.protobuf.Timestamp
+	0,  // 31: windlass.node.v1.NodeService.GetNode:input_type -> windlass.node.v1.GetNodeRequest
+	1,  // 32: windlass.node.v1.NodeService.ListNodes:input_type -> windlass.node.v1.ListNodesRequest
+	3,  // 33: windlass.node.v1.NodeService.CreateNode:input_type -> windlass.node.v1.CreateNodeRequest
+	4,  // 34: windlass.node.v1.NodeService.UpdateNode:input_type -> windlass.node.v1.UpdateNodeRequest
+	5,  // 35: windlass.node.v1.NodeService.PatchNode:input_type -> windlass.node.v1.PatchNodeRequest
+	6,  // 36: windlass.node.v1.NodeService.ApplyNode:input_type -> windlass.node.v1.ApplyNodeRequest
+	7,  // 37: windlass.node.v1.NodeService.UpdateNodeStatus:input_type -> windlass.node.v1.UpdateNodeStatusRequest
+	8,  // 38: windlass.node.v1.NodeService.DeleteNode:input_type -> windlass.node.v1.DeleteNodeRequest
+	9,  // 39: windlass.node.v1.NodeService.WatchNodes:input_type -> windlass.node.v1.WatchNodesRequest
+	11, // 40: windlass.node.v1.NodeService.CordonNode:input_type -> windlass.node.v1.CordonNodeRequest
+	12, // 41: windlass.node.v1.NodeService.UncordonNode:input_type -> windlass.node.v1.UncordonNodeRequest
+	13, // 42: windlass.node.v1.NodeService.RebootNode:input_type -> windlass.node.v1.RebootNodeRequest
+	15, // 43: windlass.node.v1.NodeService.PlanNode:input_type -> windlass.node.v1.PlanNodeRequest
+	17, // 44: windlass.node.v1.NodeService.PlanTaints:input_type -> windlass.node.v1.PlanTaintsRequest
+	21, // 45: windlass.node.v1.NodeService.PlanZones:input_type -> windlass.node.v1.PlanZonesRequest
+	28, // 46: windlass.node.v1.NodeService.GetNode:output_type -> windlass.node.v1.Node
+	2,  // 47: windlass.node.v1.NodeService.ListNodes:output_type -> windlass.node.v1.NodeList
+	28, // 48: windlass.node.v1.NodeService.CreateNode:output_type -> windlass.node.v1.Node
+	28, // 49: windlass.node.v1.NodeService.UpdateNode:output_type -> windlass.node.v1.Node
+	28, // 50: windlass.node.v1.NodeService.PatchNode:output_type -> windlass.node.v1.Node
+	28, // 51: windlass.node.v1.NodeService.ApplyNode:output_type -> windlass.node.v1.Node
+	28, // 52: windlass.node.v1.NodeService.UpdateNodeStatus:output_type -> windlass.node.v1.Node
+	28, // 53: windlass.node.v1.NodeService.DeleteNode:output_type -> windlass.node.v1.Node
+	10, // 54: windlass.node.v1.NodeService.WatchNodes:output_type -> windlass.node.v1.WatchNodesResponse
+	28, // 55: windlass.node.v1.NodeService.CordonNode:output_type -> windlass.node.v1.Node
+	28, // 56: windlass.node.v1.NodeService.UncordonNode:output_type -> windlass.node.v1.Node
+	14, // 57: windlass.node.v1.NodeService.RebootNode:output_type -> windlass.node.v1.RebootNodeResponse
+	16, // 58: windlass.node.v1.NodeService.PlanNode:output_type -> windlass.node.v1.PlanNodeResponse
+	18, // 59: windlass.node.v1.NodeService.PlanTaints:output_type -> windlass.node.v1.PlanTaintsResponse
+	22, // 60: windlass.node.v1.NodeService.PlanZones:output_type -> windlass.node.v1.PlanZonesResponse
+	46, // [46:61] is the sub-list for method output_type
+	31, // [31:46] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_windlass_node_v1_node_service_proto_init() }
@@ -1387,7 +2103,7 @@ func file_windlass_node_v1_node_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_node_v1_node_service_proto_rawDesc), len(file_windlass_node_v1_node_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

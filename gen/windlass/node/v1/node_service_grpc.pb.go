@@ -36,6 +36,8 @@ const (
 	NodeService_UncordonNode_FullMethodName     = "/windlass.node.v1.NodeService/UncordonNode"
 	NodeService_RebootNode_FullMethodName       = "/windlass.node.v1.NodeService/RebootNode"
 	NodeService_PlanNode_FullMethodName         = "/windlass.node.v1.NodeService/PlanNode"
+	NodeService_PlanTaints_FullMethodName       = "/windlass.node.v1.NodeService/PlanTaints"
+	NodeService_PlanZones_FullMethodName        = "/windlass.node.v1.NodeService/PlanZones"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -71,6 +73,10 @@ type NodeServiceClient interface {
 	RebootNode(ctx context.Context, in *RebootNodeRequest, opts ...grpc.CallOption) (*RebootNodeResponse, error)
 	// PlanNode returns the conditions and taints that a node would get.
 	PlanNode(ctx context.Context, in *PlanNodeRequest, opts ...grpc.CallOption) (*PlanNodeResponse, error)
+	// PlanTaints returns the taints that a node would get, which of them are added and removed, and why.
+	PlanTaints(ctx context.Context, in *PlanTaintsRequest, opts ...grpc.CallOption) (*PlanTaintsResponse, error)
+	// PlanZones returns the state of each zone, its rate, and which of its nodes gets a NoExecute taint next, and why.
+	PlanZones(ctx context.Context, in *PlanZonesRequest, opts ...grpc.CallOption) (*PlanZonesResponse, error)
 }
 
 type nodeServiceClient struct {
@@ -220,6 +226,26 @@ func (c *nodeServiceClient) PlanNode(ctx context.Context, in *PlanNodeRequest, o
 	return out, nil
 }
 
+func (c *nodeServiceClient) PlanTaints(ctx context.Context, in *PlanTaintsRequest, opts ...grpc.CallOption) (*PlanTaintsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanTaintsResponse)
+	err := c.cc.Invoke(ctx, NodeService_PlanTaints_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeServiceClient) PlanZones(ctx context.Context, in *PlanZonesRequest, opts ...grpc.CallOption) (*PlanZonesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanZonesResponse)
+	err := c.cc.Invoke(ctx, NodeService_PlanZones_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NodeServiceServer is the server API for NodeService service.
 // All implementations must embed UnimplementedNodeServiceServer
 // for forward compatibility.
@@ -253,6 +279,10 @@ type NodeServiceServer interface {
 	RebootNode(context.Context, *RebootNodeRequest) (*RebootNodeResponse, error)
 	// PlanNode returns the conditions and taints that a node would get.
 	PlanNode(context.Context, *PlanNodeRequest) (*PlanNodeResponse, error)
+	// PlanTaints returns the taints that a node would get, which of them are added and removed, and why.
+	PlanTaints(context.Context, *PlanTaintsRequest) (*PlanTaintsResponse, error)
+	// PlanZones returns the state of each zone, its rate, and which of its nodes gets a NoExecute taint next, and why.
+	PlanZones(context.Context, *PlanZonesRequest) (*PlanZonesResponse, error)
 	mustEmbedUnimplementedNodeServiceServer()
 }
 
@@ -301,6 +331,12 @@ func (UnimplementedNodeServiceServer) RebootNode(context.Context, *RebootNodeReq
 }
 func (UnimplementedNodeServiceServer) PlanNode(context.Context, *PlanNodeRequest) (*PlanNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanNode not implemented")
+}
+func (UnimplementedNodeServiceServer) PlanTaints(context.Context, *PlanTaintsRequest) (*PlanTaintsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanTaints not implemented")
+}
+func (UnimplementedNodeServiceServer) PlanZones(context.Context, *PlanZonesRequest) (*PlanZonesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanZones not implemented")
 }
 func (UnimplementedNodeServiceServer) mustEmbedUnimplementedNodeServiceServer() {}
 func (UnimplementedNodeServiceServer) testEmbeddedByValue()                     {}
@@ -550,6 +586,42 @@ func _NodeService_PlanNode_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_PlanTaints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanTaintsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).PlanTaints(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_PlanTaints_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).PlanTaints(ctx, req.(*PlanTaintsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _NodeService_PlanZones_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanZonesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).PlanZones(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_PlanZones_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).PlanZones(ctx, req.(*PlanZonesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // NodeService_ServiceDesc is the grpc.ServiceDesc for NodeService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -604,6 +676,14 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanNode",
 			Handler:    _NodeService_PlanNode_Handler,
+		},
+		{
+			MethodName: "PlanTaints",
+			Handler:    _NodeService_PlanTaints_Handler,
+		},
+		{
+			MethodName: "PlanZones",
+			Handler:    _NodeService_PlanZones_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

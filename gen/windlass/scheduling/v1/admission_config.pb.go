@@ -9,10 +9,12 @@
 package schedulingv1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -167,7 +169,8 @@ type AdmissionPluginConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The configuration.
 	Configuration *structpb.Struct `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
-	// File with the configuration; stored but not read.
+	// File with the configuration, below the directory --admission-config-dir of the scheduler. It is read when the object
+	// is written and once a minute. Not used if configuration is given.
 	Location      string `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,6 +220,97 @@ func (x *AdmissionPluginConfig) GetLocation() string {
 	return ""
 }
 
+// A file with the configuration of an admission plugin, as it is in force.
+type AdmissionPluginFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the plugin.
+	Plugin string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// Location of the file.
+	Location string `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
+	// SHA-256 of the content that is in force, in hexadecimal digits; empty if none is.
+	Sha256 string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// When this content was read.
+	ReadTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	// The configuration in force.
+	Configuration *structpb.Struct `protobuf:"bytes,5,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Why the file cannot be used as it is now; empty if it can. The content that was read before remains in force.
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdmissionPluginFile) Reset() {
+	*x = AdmissionPluginFile{}
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdmissionPluginFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdmissionPluginFile) ProtoMessage() {}
+
+func (x *AdmissionPluginFile) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdmissionPluginFile.ProtoReflect.Descriptor instead.
+func (*AdmissionPluginFile) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AdmissionPluginFile) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *AdmissionPluginFile) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *AdmissionPluginFile) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *AdmissionPluginFile) GetReadTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadTime
+	}
+	return nil
+}
+
+func (x *AdmissionPluginFile) GetConfiguration() *structpb.Struct {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *AdmissionPluginFile) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Configuration of the plugin PodNodeSelector: the node selectors of namespaces, by name. clusterDefaultNodeSelector is
 // for all other namespaces.
 type PodNodeSelectorPluginConfig struct {
@@ -229,7 +323,7 @@ type PodNodeSelectorPluginConfig struct {
 
 func (x *PodNodeSelectorPluginConfig) Reset() {
 	*x = PodNodeSelectorPluginConfig{}
-	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +335,7 @@ func (x *PodNodeSelectorPluginConfig) String() string {
 func (*PodNodeSelectorPluginConfig) ProtoMessage() {}
 
 func (x *PodNodeSelectorPluginConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +348,7 @@ func (x *PodNodeSelectorPluginConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNodeSelectorPluginConfig.ProtoReflect.Descriptor instead.
 func (*PodNodeSelectorPluginConfig) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP(), []int{3}
+	return file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PodNodeSelectorPluginConfig) GetPodNodeSelectorPluginConfig() map[string]string {
@@ -268,14 +362,16 @@ func (x *PodNodeSelectorPluginConfig) GetPodNodeSelectorPluginConfig() map[strin
 type AdmissionConfigStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conditions: InForce, which names settings without effect if it is False.
-	Conditions    []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Files that plugins are configured by.
+	Files         []*AdmissionPluginFile `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdmissionConfigStatus) Reset() {
 	*x = AdmissionConfigStatus{}
-	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -287,7 +383,7 @@ func (x *AdmissionConfigStatus) String() string {
 func (*AdmissionConfigStatus) ProtoMessage() {}
 
 func (x *AdmissionConfigStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_admission_config_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -300,7 +396,7 @@ func (x *AdmissionConfigStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmissionConfigStatus.ProtoReflect.Descriptor instead.
 func (*AdmissionConfigStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP(), []int{4}
+	return file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AdmissionConfigStatus) GetConditions() []*v1.Condition {
@@ -310,11 +406,18 @@ func (x *AdmissionConfigStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *AdmissionConfigStatus) GetFiles() []*AdmissionPluginFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
 var File_windlass_scheduling_v1_admission_config_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_admission_config_proto_rawDesc = "" +
 	"\n" +
-	"-windlass/scheduling/v1/admission_config.proto\x12\x16windlass.scheduling.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\x99\x03\n" +
+	"-windlass/scheduling/v1/admission_config.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\x99\x03\n" +
 	"\x0fAdmissionConfig\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -329,19 +432,27 @@ const file_windlass_scheduling_v1_admission_config_proto_rawDesc = "" +
 	"\x15plugin_order_override\x18\x02 \x03(\tR\x13pluginOrderOverride\x1an\n" +
 	"\x11PluginConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12C\n" +
-	"\x05value\x18\x02 \x01(\v2-.windlass.scheduling.v1.AdmissionPluginConfigR\x05value:\x028\x01\"r\n" +
+	"\x05value\x18\x02 \x01(\v2-.windlass.scheduling.v1.AdmissionPluginConfigR\x05value:\x028\x01\"|\n" +
 	"\x15AdmissionPluginConfig\x12=\n" +
-	"\rconfiguration\x18\x01 \x01(\v2\x17.google.protobuf.StructR\rconfiguration\x12\x1a\n" +
-	"\blocation\x18\x02 \x01(\tR\blocation\"\x8a\x02\n" +
+	"\rconfiguration\x18\x01 \x01(\v2\x17.google.protobuf.StructR\rconfiguration\x12$\n" +
+	"\blocation\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\blocation\"\xf3\x01\n" +
+	"\x13AdmissionPluginFile\x12\x16\n" +
+	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x1a\n" +
+	"\blocation\x18\x02 \x01(\tR\blocation\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\x127\n" +
+	"\tread_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\x12=\n" +
+	"\rconfiguration\x18\x05 \x01(\v2\x17.google.protobuf.StructR\rconfiguration\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"\x8a\x02\n" +
 	"\x1bPodNodeSelectorPluginConfig\x12\x9a\x01\n" +
 	"\x1fpod_node_selector_plugin_config\x18\x01 \x03(\v2T.windlass.scheduling.v1.PodNodeSelectorPluginConfig.PodNodeSelectorPluginConfigEntryR\x1bpodNodeSelectorPluginConfig\x1aN\n" +
 	" PodNodeSelectorPluginConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
 	"\x15AdmissionConfigStatus\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\xf6\x01\n" +
+	"conditions\x12A\n" +
+	"\x05files\x18\x02 \x03(\v2+.windlass.scheduling.v1.AdmissionPluginFileR\x05filesB\xf6\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x14AdmissionConfigProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -356,33 +467,38 @@ func file_windlass_scheduling_v1_admission_config_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_admission_config_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_admission_config_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_windlass_scheduling_v1_admission_config_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_windlass_scheduling_v1_admission_config_proto_goTypes = []any{
 	(*AdmissionConfig)(nil),             // 0: windlass.scheduling.v1.AdmissionConfig
 	(*AdmissionPlugins)(nil),            // 1: windlass.scheduling.v1.AdmissionPlugins
 	(*AdmissionPluginConfig)(nil),       // 2: windlass.scheduling.v1.AdmissionPluginConfig
-	(*PodNodeSelectorPluginConfig)(nil), // 3: windlass.scheduling.v1.PodNodeSelectorPluginConfig
-	(*AdmissionConfigStatus)(nil),       // 4: windlass.scheduling.v1.AdmissionConfigStatus
-	nil,                                 // 5: windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry
-	nil,                                 // 6: windlass.scheduling.v1.PodNodeSelectorPluginConfig.PodNodeSelectorPluginConfigEntry
-	(*v1.ObjectMeta)(nil),               // 7: windlass.meta.v1.ObjectMeta
-	(*structpb.Struct)(nil),             // 8: google.protobuf.Struct
-	(*v1.Condition)(nil),                // 9: windlass.meta.v1.Condition
+	(*AdmissionPluginFile)(nil),         // 3: windlass.scheduling.v1.AdmissionPluginFile
+	(*PodNodeSelectorPluginConfig)(nil), // 4: windlass.scheduling.v1.PodNodeSelectorPluginConfig
+	(*AdmissionConfigStatus)(nil),       // 5: windlass.scheduling.v1.AdmissionConfigStatus
+	nil,                                 // 6: windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry
+	nil,                                 // 7: windlass.scheduling.v1.PodNodeSelectorPluginConfig.PodNodeSelectorPluginConfigEntry
+	(*v1.ObjectMeta)(nil),               // 8: windlass.meta.v1.ObjectMeta
+	(*structpb.Struct)(nil),             // 9: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),       // 10: google.protobuf.Timestamp
+	(*v1.Condition)(nil),                // 11: windlass.meta.v1.Condition
 }
 var file_windlass_scheduling_v1_admission_config_proto_depIdxs = []int32{
-	7, // 0: windlass.scheduling.v1.AdmissionConfig.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.scheduling.v1.AdmissionConfig.admission_config:type_name -> windlass.scheduling.v1.AdmissionPlugins
-	4, // 2: windlass.scheduling.v1.AdmissionConfig.status:type_name -> windlass.scheduling.v1.AdmissionConfigStatus
-	5, // 3: windlass.scheduling.v1.AdmissionPlugins.plugin_config:type_name -> windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry
-	8, // 4: windlass.scheduling.v1.AdmissionPluginConfig.configuration:type_name -> google.protobuf.Struct
-	6, // 5: windlass.scheduling.v1.PodNodeSelectorPluginConfig.pod_node_selector_plugin_config:type_name -> windlass.scheduling.v1.PodNodeSelectorPluginConfig.PodNodeSelectorPluginConfigEntry
-	9, // 6: windlass.scheduling.v1.AdmissionConfigStatus.conditions:type_name -> windlass.meta.v1.Condition
-	2, // 7: windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry.value:type_name -> windlass.scheduling.v1.AdmissionPluginConfig
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	8,  // 0: windlass.scheduling.v1.AdmissionConfig.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.scheduling.v1.AdmissionConfig.admission_config:type_name -> windlass.scheduling.v1.AdmissionPlugins
+	5,  // 2: windlass.scheduling.v1.AdmissionConfig.status:type_name -> windlass.scheduling.v1.AdmissionConfigStatus
+	6,  // 3: windlass.scheduling.v1.AdmissionPlugins.plugin_config:type_name -> windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry
+	9,  // 4: windlass.scheduling.v1.AdmissionPluginConfig.configuration:type_name -> google.protobuf.Struct
+	10, // 5: windlass.scheduling.v1.AdmissionPluginFile.read_time:type_name -> google.protobuf.Timestamp
+	9,  // 6: windlass.scheduling.v1.AdmissionPluginFile.configuration:type_name -> google.protobuf.Struct
+	7,  // 7: windlass.scheduling.v1.PodNodeSelectorPluginConfig.pod_node_selector_plugin_config:type_name -> windlass.scheduling.v1.PodNodeSelectorPluginConfig.PodNodeSelectorPluginConfigEntry
+	11, // 8: windlass.scheduling.v1.AdmissionConfigStatus.conditions:type_name -> windlass.meta.v1.Condition
+	3,  // 9: windlass.scheduling.v1.AdmissionConfigStatus.files:type_name -> windlass.scheduling.v1.AdmissionPluginFile
+	2,  // 10: windlass.scheduling.v1.AdmissionPlugins.PluginConfigEntry.value:type_name -> windlass.scheduling.v1.AdmissionPluginConfig
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_admission_config_proto_init() }
@@ -396,7 +512,7 @@ func file_windlass_scheduling_v1_admission_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_admission_config_proto_rawDesc), len(file_windlass_scheduling_v1_admission_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

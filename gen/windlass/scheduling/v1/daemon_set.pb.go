@@ -119,7 +119,7 @@ type DaemonSetSpec struct {
 	UpdateStrategy *DaemonSetUpdateStrategy `protobuf:"bytes,3,opt,name=update_strategy,json=updateStrategy,proto3" json:"update_strategy,omitempty"`
 	// Seconds that a pod must be ready before it is available.
 	MinReadySeconds *int32 `protobuf:"varint,4,opt,name=min_ready_seconds,json=minReadySeconds,proto3,oneof" json:"min_ready_seconds,omitempty"`
-	// Number of old templates to keep for rollbacks; stored but not used.
+	// Number of former templates to keep for rollbacks, beyond those that pods have; default 10.
 	RevisionHistoryLimit *int32 `protobuf:"varint,5,opt,name=revision_history_limit,json=revisionHistoryLimit,proto3,oneof" json:"revision_history_limit,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
@@ -248,9 +248,11 @@ func (x *DaemonSetUpdateStrategy) GetRollingUpdate() *RollingUpdateDaemonSet {
 // Limits of a rolling update.
 type RollingUpdateDaemonSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum number of nodes without an available pod: a number, or a percentage rounded up; default 1.
+	// Maximum number of nodes without an available pod: a number, or a percentage rounded up; default 1. It must be 0 if
+	// maxSurge is not.
 	MaxUnavailable *structpb.Value `protobuf:"bytes,1,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
-	// Maximum number of nodes with two pods; stored but without effect.
+	// Maximum number of nodes that have a new pod beside the available one of a former template, which is deleted once the
+	// new one is available: a number, or a percentage rounded up; default 0.
 	MaxSurge      *structpb.Value `protobuf:"bytes,2,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -855,6 +855,70 @@ func (x *WatchDaemonSetsResponse) GetBookmark() bool {
 	return false
 }
 
+// Request of RollbackDaemonSet.
+type RollbackDaemonSetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the daemon set.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the daemon set.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Revision to restore; 0 means the previous one.
+	Revision      int32 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackDaemonSetRequest) Reset() {
+	*x = RollbackDaemonSetRequest{}
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackDaemonSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackDaemonSetRequest) ProtoMessage() {}
+
+func (x *RollbackDaemonSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackDaemonSetRequest.ProtoReflect.Descriptor instead.
+func (*RollbackDaemonSetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RollbackDaemonSetRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *RollbackDaemonSetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RollbackDaemonSetRequest) GetRevision() int32 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // Request of PlanDaemonSet: a live daemon set by name, or a given one.
 type PlanDaemonSetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -864,17 +928,19 @@ type PlanDaemonSetRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The daemon set; absent means the live one.
 	DaemonSet *DaemonSet `protobuf:"bytes,3,opt,name=daemon_set,json=daemonSet,proto3" json:"daemon_set,omitempty"`
-	// The existing pods; absent means the live ones.
+	// The existing pods; absent means the live ones, with the live revisions.
 	Pods *PodList `protobuf:"bytes,4,opt,name=pods,proto3" json:"pods,omitempty"`
 	// The existing nodes; absent means the live ones.
-	Nodes         *v11.NodeList `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes *v11.NodeList `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The existing revisions, which are used with given pods.
+	Revisions     *ControllerRevisionList `protobuf:"bytes,6,opt,name=revisions,proto3" json:"revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanDaemonSetRequest) Reset() {
 	*x = PlanDaemonSetRequest{}
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +952,7 @@ func (x *PlanDaemonSetRequest) String() string {
 func (*PlanDaemonSetRequest) ProtoMessage() {}
 
 func (x *PlanDaemonSetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +965,7 @@ func (x *PlanDaemonSetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDaemonSetRequest.ProtoReflect.Descriptor instead.
 func (*PlanDaemonSetRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanDaemonSetRequest) GetNamespace() string {
@@ -937,6 +1003,13 @@ func (x *PlanDaemonSetRequest) GetNodes() *v11.NodeList {
 	return nil
 }
 
+func (x *PlanDaemonSetRequest) GetRevisions() *ControllerRevisionList {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
 // The plan for a daemon set.
 type PlanDaemonSetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -954,7 +1027,7 @@ type PlanDaemonSetResponse struct {
 
 func (x *PlanDaemonSetResponse) Reset() {
 	*x = PlanDaemonSetResponse{}
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -966,7 +1039,7 @@ func (x *PlanDaemonSetResponse) String() string {
 func (*PlanDaemonSetResponse) ProtoMessage() {}
 
 func (x *PlanDaemonSetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -979,7 +1052,7 @@ func (x *PlanDaemonSetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDaemonSetResponse.ProtoReflect.Descriptor instead.
 func (*PlanDaemonSetResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanDaemonSetResponse) GetActions() []*v1.PlannedAction {
@@ -1023,7 +1096,7 @@ type WatchDaemonSetsResponse_Event struct {
 
 func (x *WatchDaemonSetsResponse_Event) Reset() {
 	*x = WatchDaemonSetsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1108,7 @@ func (x *WatchDaemonSetsResponse_Event) String() string {
 func (*WatchDaemonSetsResponse_Event) ProtoMessage() {}
 
 func (x *WatchDaemonSetsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1142,7 @@ var File_windlass_scheduling_v1_daemon_set_service_proto protoreflect.FileDescri
 
 const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"\n" +
-	"/windlass/scheduling/v1/daemon_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a'windlass/scheduling/v1/daemon_set.proto\x1a(windlass/scheduling/v1/pod_service.proto\"O\n" +
+	"/windlass/scheduling/v1/daemon_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a8windlass/scheduling/v1/controller_revision_service.proto\x1a'windlass/scheduling/v1/daemon_set.proto\x1a(windlass/scheduling/v1/pod_service.proto\"O\n" +
 	"\x13GetDaemonSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa2\x02\n" +
@@ -1136,19 +1209,24 @@ const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aV\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x129\n" +
-	"\x06object\x18\x02 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\x06object\"\xf1\x01\n" +
+	"\x06object\x18\x02 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\x06object\"y\n" +
+	"\x18RollbackDaemonSetRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12#\n" +
+	"\brevision\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\brevision\"\xbf\x02\n" +
 	"\x14PlanDaemonSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12@\n" +
 	"\n" +
 	"daemon_set\x18\x03 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\tdaemonSet\x123\n" +
 	"\x04pods\x18\x04 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x120\n" +
-	"\x05nodes\x18\x05 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\"\x85\x02\n" +
+	"\x05nodes\x18\x05 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12L\n" +
+	"\trevisions\x18\x06 \x01(\v2..windlass.scheduling.v1.ControllerRevisionListR\trevisions\"\x85\x02\n" +
 	"\x15PlanDaemonSetResponse\x129\n" +
 	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
 	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12?\n" +
 	"\x06status\x18\x03 \x01(\v2'.windlass.scheduling.v1.DaemonSetStatusR\x06status\x127\n" +
-	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xec\x0f\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xb8\x11\n" +
 	"\x10DaemonSetService\x12\xaf\x01\n" +
 	"\fGetDaemonSet\x12+.windlass.scheduling.v1.GetDaemonSetRequest\x1a!.windlass.scheduling.v1.DaemonSet\"O\xaa\xbb\x18\x17\n" +
 	"\x03get\x12\x04apps\x1a\n" +
@@ -1180,7 +1258,10 @@ const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"daemonsets0\x01\x82\xd3\xe4\x93\x02.*,/v1/namespaces/{namespace}/daemonsets/{name}\x12\xde\x01\n" +
 	"\x0fWatchDaemonSets\x12..windlass.scheduling.v1.WatchDaemonSetsRequest\x1a/.windlass.scheduling.v1.WatchDaemonSetsResponse\"h\xaa\xbb\x18\x19\n" +
 	"\x05watch\x12\x04apps\x1a\n" +
-	"daemonsets\x82\xd3\xe4\x93\x02EZ\x16\x12\x14/v1/daemonsets:watch\x12+/v1/namespaces/{namespace}/daemonsets:watch0\x01\x12\xa8\x01\n" +
+	"daemonsets\x82\xd3\xe4\x93\x02EZ\x16\x12\x14/v1/daemonsets:watch\x12+/v1/namespaces/{namespace}/daemonsets:watch0\x01\x12\xc9\x01\n" +
+	"\x11RollbackDaemonSet\x120.windlass.scheduling.v1.RollbackDaemonSetRequest\x1a!.windlass.scheduling.v1.DaemonSet\"_\xaa\xbb\x18\x1b\n" +
+	"\x05patch\x12\x04apps\x1a\n" +
+	"daemonsets0\x01\x82\xd3\xe4\x93\x02::\x01*\"5/v1/namespaces/{namespace}/daemonsets/{name}:rollback\x12\xa8\x01\n" +
 	"\rPlanDaemonSet\x12,.windlass.scheduling.v1.PlanDaemonSetRequest\x1a-.windlass.scheduling.v1.PlanDaemonSetResponse\":\xaa\xbb\x18\x18\n" +
 	"\x04plan\x12\x04apps\x1a\n" +
 	"daemonsets\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/daemonsets:planB\xf7\x01\n" +
@@ -1198,7 +1279,7 @@ func file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_windlass_scheduling_v1_daemon_set_service_proto_goTypes = []any{
 	(*GetDaemonSetRequest)(nil),           // 0: windlass.scheduling.v1.GetDaemonSetRequest
 	(*ListDaemonSetsRequest)(nil),         // 1: windlass.scheduling.v1.ListDaemonSetsRequest
@@ -1211,65 +1292,70 @@ var file_windlass_scheduling_v1_daemon_set_service_proto_goTypes = []any{
 	(*DeleteDaemonSetRequest)(nil),        // 8: windlass.scheduling.v1.DeleteDaemonSetRequest
 	(*WatchDaemonSetsRequest)(nil),        // 9: windlass.scheduling.v1.WatchDaemonSetsRequest
 	(*WatchDaemonSetsResponse)(nil),       // 10: windlass.scheduling.v1.WatchDaemonSetsResponse
-	(*PlanDaemonSetRequest)(nil),          // 11: windlass.scheduling.v1.PlanDaemonSetRequest
-	(*PlanDaemonSetResponse)(nil),         // 12: windlass.scheduling.v1.PlanDaemonSetResponse
-	(*WatchDaemonSetsResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchDaemonSetsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),         // 14: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                   // 15: windlass.meta.v1.ListMeta
-	(*DaemonSet)(nil),                     // 16: windlass.scheduling.v1.DaemonSet
-	(*httpbody.HttpBody)(nil),             // 17: google.api.HttpBody
-	(*v1.Preconditions)(nil),              // 18: windlass.meta.v1.Preconditions
-	(*PodList)(nil),                       // 19: windlass.scheduling.v1.PodList
-	(*v11.NodeList)(nil),                  // 20: windlass.node.v1.NodeList
-	(*v1.PlannedAction)(nil),              // 21: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                   // 22: windlass.meta.v1.HeldBack
-	(*DaemonSetStatus)(nil),               // 23: windlass.scheduling.v1.DaemonSetStatus
-	(*timestamppb.Timestamp)(nil),         // 24: google.protobuf.Timestamp
+	(*RollbackDaemonSetRequest)(nil),      // 11: windlass.scheduling.v1.RollbackDaemonSetRequest
+	(*PlanDaemonSetRequest)(nil),          // 12: windlass.scheduling.v1.PlanDaemonSetRequest
+	(*PlanDaemonSetResponse)(nil),         // 13: windlass.scheduling.v1.PlanDaemonSetResponse
+	(*WatchDaemonSetsResponse_Event)(nil), // 14: windlass.scheduling.v1.WatchDaemonSetsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),         // 15: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                   // 16: windlass.meta.v1.ListMeta
+	(*DaemonSet)(nil),                     // 17: windlass.scheduling.v1.DaemonSet
+	(*httpbody.HttpBody)(nil),             // 18: google.api.HttpBody
+	(*v1.Preconditions)(nil),              // 19: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                       // 20: windlass.scheduling.v1.PodList
+	(*v11.NodeList)(nil),                  // 21: windlass.node.v1.NodeList
+	(*ControllerRevisionList)(nil),        // 22: windlass.scheduling.v1.ControllerRevisionList
+	(*v1.PlannedAction)(nil),              // 23: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                   // 24: windlass.meta.v1.HeldBack
+	(*DaemonSetStatus)(nil),               // 25: windlass.scheduling.v1.DaemonSetStatus
+	(*timestamppb.Timestamp)(nil),         // 26: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_daemon_set_service_proto_depIdxs = []int32{
-	14, // 0: windlass.scheduling.v1.ListDaemonSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	15, // 1: windlass.scheduling.v1.DaemonSetList.metadata:type_name -> windlass.meta.v1.ListMeta
-	16, // 2: windlass.scheduling.v1.DaemonSetList.items:type_name -> windlass.scheduling.v1.DaemonSet
-	16, // 3: windlass.scheduling.v1.CreateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	16, // 4: windlass.scheduling.v1.UpdateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	17, // 5: windlass.scheduling.v1.PatchDaemonSetRequest.patch:type_name -> google.api.HttpBody
-	16, // 6: windlass.scheduling.v1.ApplyDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	16, // 7: windlass.scheduling.v1.UpdateDaemonSetStatusRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	18, // 8: windlass.scheduling.v1.DeleteDaemonSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	13, // 9: windlass.scheduling.v1.WatchDaemonSetsResponse.events:type_name -> windlass.scheduling.v1.WatchDaemonSetsResponse.Event
-	16, // 10: windlass.scheduling.v1.PlanDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	19, // 11: windlass.scheduling.v1.PlanDaemonSetRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	20, // 12: windlass.scheduling.v1.PlanDaemonSetRequest.nodes:type_name -> windlass.node.v1.NodeList
-	21, // 13: windlass.scheduling.v1.PlanDaemonSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	22, // 14: windlass.scheduling.v1.PlanDaemonSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	23, // 15: windlass.scheduling.v1.PlanDaemonSetResponse.status:type_name -> windlass.scheduling.v1.DaemonSetStatus
-	24, // 16: windlass.scheduling.v1.PlanDaemonSetResponse.wake_time:type_name -> google.protobuf.Timestamp
-	16, // 17: windlass.scheduling.v1.WatchDaemonSetsResponse.Event.object:type_name -> windlass.scheduling.v1.DaemonSet
-	0,  // 18: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:input_type -> windlass.scheduling.v1.GetDaemonSetRequest
-	1,  // 19: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:input_type -> windlass.scheduling.v1.ListDaemonSetsRequest
-	3,  // 20: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:input_type -> windlass.scheduling.v1.CreateDaemonSetRequest
-	4,  // 21: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:input_type -> windlass.scheduling.v1.UpdateDaemonSetRequest
-	5,  // 22: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:input_type -> windlass.scheduling.v1.PatchDaemonSetRequest
-	6,  // 23: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:input_type -> windlass.scheduling.v1.ApplyDaemonSetRequest
-	7,  // 24: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:input_type -> windlass.scheduling.v1.UpdateDaemonSetStatusRequest
-	8,  // 25: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:input_type -> windlass.scheduling.v1.DeleteDaemonSetRequest
-	9,  // 26: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:input_type -> windlass.scheduling.v1.WatchDaemonSetsRequest
-	11, // 27: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:input_type -> windlass.scheduling.v1.PlanDaemonSetRequest
-	16, // 28: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	2,  // 29: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:output_type -> windlass.scheduling.v1.DaemonSetList
-	16, // 30: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	16, // 31: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	16, // 32: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	16, // 33: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	16, // 34: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:output_type -> windlass.scheduling.v1.DaemonSet
-	16, // 35: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	10, // 36: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:output_type -> windlass.scheduling.v1.WatchDaemonSetsResponse
-	12, // 37: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:output_type -> windlass.scheduling.v1.PlanDaemonSetResponse
-	28, // [28:38] is the sub-list for method output_type
-	18, // [18:28] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 0: windlass.scheduling.v1.ListDaemonSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	16, // 1: windlass.scheduling.v1.DaemonSetList.metadata:type_name -> windlass.meta.v1.ListMeta
+	17, // 2: windlass.scheduling.v1.DaemonSetList.items:type_name -> windlass.scheduling.v1.DaemonSet
+	17, // 3: windlass.scheduling.v1.CreateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	17, // 4: windlass.scheduling.v1.UpdateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	18, // 5: windlass.scheduling.v1.PatchDaemonSetRequest.patch:type_name -> google.api.HttpBody
+	17, // 6: windlass.scheduling.v1.ApplyDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	17, // 7: windlass.scheduling.v1.UpdateDaemonSetStatusRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	19, // 8: windlass.scheduling.v1.DeleteDaemonSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	14, // 9: windlass.scheduling.v1.WatchDaemonSetsResponse.events:type_name -> windlass.scheduling.v1.WatchDaemonSetsResponse.Event
+	17, // 10: windlass.scheduling.v1.PlanDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	20, // 11: windlass.scheduling.v1.PlanDaemonSetRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	21, // 12: windlass.scheduling.v1.PlanDaemonSetRequest.nodes:type_name -> windlass.node.v1.NodeList
+	22, // 13: windlass.scheduling.v1.PlanDaemonSetRequest.revisions:type_name -> windlass.scheduling.v1.ControllerRevisionList
+	23, // 14: windlass.scheduling.v1.PlanDaemonSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	24, // 15: windlass.scheduling.v1.PlanDaemonSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	25, // 16: windlass.scheduling.v1.PlanDaemonSetResponse.status:type_name -> windlass.scheduling.v1.DaemonSetStatus
+	26, // 17: windlass.scheduling.v1.PlanDaemonSetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	17, // 18: windlass.scheduling.v1.WatchDaemonSetsResponse.Event.object:type_name -> windlass.scheduling.v1.DaemonSet
+	0,  // 19: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:input_type -> windlass.scheduling.v1.GetDaemonSetRequest
+	1,  // 20: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:input_type -> windlass.scheduling.v1.ListDaemonSetsRequest
+	3,  // 21: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:input_type -> windlass.scheduling.v1.CreateDaemonSetRequest
+	4,  // 22: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:input_type -> windlass.scheduling.v1.UpdateDaemonSetRequest
+	5,  // 23: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:input_type -> windlass.scheduling.v1.PatchDaemonSetRequest
+	6,  // 24: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:input_type -> windlass.scheduling.v1.ApplyDaemonSetRequest
+	7,  // 25: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:input_type -> windlass.scheduling.v1.UpdateDaemonSetStatusRequest
+	8,  // 26: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:input_type -> windlass.scheduling.v1.DeleteDaemonSetRequest
+	9,  // 27: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:input_type -> windlass.scheduling.v1.WatchDaemonSetsRequest
+	11, // 28: windlass.scheduling.v1.DaemonSetService.RollbackDaemonSet:input_type -> windlass.scheduling.v1.RollbackDaemonSetRequest
+	12, // 29: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:input_type -> windlass.scheduling.v1.PlanDaemonSetRequest
+	17, // 30: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	2,  // 31: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:output_type -> windlass.scheduling.v1.DaemonSetList
+	17, // 32: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	17, // 33: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	17, // 34: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	17, // 35: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	17, // 36: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:output_type -> windlass.scheduling.v1.DaemonSet
+	17, // 37: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	10, // 38: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:output_type -> windlass.scheduling.v1.WatchDaemonSetsResponse
+	17, // 39: windlass.scheduling.v1.DaemonSetService.RollbackDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	13, // 40: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:output_type -> windlass.scheduling.v1.PlanDaemonSetResponse
+	30, // [30:41] is the sub-list for method output_type
+	19, // [19:30] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_daemon_set_service_proto_init() }
@@ -1277,6 +1363,7 @@ func file_windlass_scheduling_v1_daemon_set_service_proto_init() {
 	if File_windlass_scheduling_v1_daemon_set_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_controller_revision_service_proto_init()
 	file_windlass_scheduling_v1_daemon_set_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
 	type x struct{}
@@ -1285,7 +1372,7 @@ func file_windlass_scheduling_v1_daemon_set_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc), len(file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	DaemonSetService_UpdateDaemonSetStatus_FullMethodName = "/windlass.scheduling.v1.DaemonSetService/UpdateDaemonSetStatus"
 	DaemonSetService_DeleteDaemonSet_FullMethodName       = "/windlass.scheduling.v1.DaemonSetService/DeleteDaemonSet"
 	DaemonSetService_WatchDaemonSets_FullMethodName       = "/windlass.scheduling.v1.DaemonSetService/WatchDaemonSets"
+	DaemonSetService_RollbackDaemonSet_FullMethodName     = "/windlass.scheduling.v1.DaemonSetService/RollbackDaemonSet"
 	DaemonSetService_PlanDaemonSet_FullMethodName         = "/windlass.scheduling.v1.DaemonSetService/PlanDaemonSet"
 )
 
@@ -64,6 +65,8 @@ type DaemonSetServiceClient interface {
 	// WatchDaemonSets sends the DaemonSets that match the selectors, then every change; all events of a revision are in
 	// one message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchDaemonSets(ctx context.Context, in *WatchDaemonSetsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDaemonSetsResponse], error)
+	// RollbackDaemonSet restores the template of an older revision.
+	RollbackDaemonSet(ctx context.Context, in *RollbackDaemonSetRequest, opts ...grpc.CallOption) (*DaemonSet, error)
 	// PlanDaemonSet returns which pods a daemon set would adopt, release, create and delete, and why.
 	PlanDaemonSet(ctx context.Context, in *PlanDaemonSetRequest, opts ...grpc.CallOption) (*PlanDaemonSetResponse, error)
 }
@@ -175,6 +178,16 @@ func (c *daemonSetServiceClient) WatchDaemonSets(ctx context.Context, in *WatchD
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DaemonSetService_WatchDaemonSetsClient = grpc.ServerStreamingClient[WatchDaemonSetsResponse]
 
+func (c *daemonSetServiceClient) RollbackDaemonSet(ctx context.Context, in *RollbackDaemonSetRequest, opts ...grpc.CallOption) (*DaemonSet, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DaemonSet)
+	err := c.cc.Invoke(ctx, DaemonSetService_RollbackDaemonSet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *daemonSetServiceClient) PlanDaemonSet(ctx context.Context, in *PlanDaemonSetRequest, opts ...grpc.CallOption) (*PlanDaemonSetResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanDaemonSetResponse)
@@ -213,6 +226,8 @@ type DaemonSetServiceServer interface {
 	// WatchDaemonSets sends the DaemonSets that match the selectors, then every change; all events of a revision are in
 	// one message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchDaemonSets(*WatchDaemonSetsRequest, grpc.ServerStreamingServer[WatchDaemonSetsResponse]) error
+	// RollbackDaemonSet restores the template of an older revision.
+	RollbackDaemonSet(context.Context, *RollbackDaemonSetRequest) (*DaemonSet, error)
 	// PlanDaemonSet returns which pods a daemon set would adopt, release, create and delete, and why.
 	PlanDaemonSet(context.Context, *PlanDaemonSetRequest) (*PlanDaemonSetResponse, error)
 	mustEmbedUnimplementedDaemonSetServiceServer()
@@ -251,6 +266,9 @@ func (UnimplementedDaemonSetServiceServer) DeleteDaemonSet(context.Context, *Del
 }
 func (UnimplementedDaemonSetServiceServer) WatchDaemonSets(*WatchDaemonSetsRequest, grpc.ServerStreamingServer[WatchDaemonSetsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchDaemonSets not implemented")
+}
+func (UnimplementedDaemonSetServiceServer) RollbackDaemonSet(context.Context, *RollbackDaemonSetRequest) (*DaemonSet, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackDaemonSet not implemented")
 }
 func (UnimplementedDaemonSetServiceServer) PlanDaemonSet(context.Context, *PlanDaemonSetRequest) (*PlanDaemonSetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanDaemonSet not implemented")
@@ -431,6 +449,24 @@ func _DaemonSetService_WatchDaemonSets_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DaemonSetService_WatchDaemonSetsServer = grpc.ServerStreamingServer[WatchDaemonSetsResponse]
 
+func _DaemonSetService_RollbackDaemonSet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackDaemonSetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DaemonSetServiceServer).RollbackDaemonSet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DaemonSetService_RollbackDaemonSet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DaemonSetServiceServer).RollbackDaemonSet(ctx, req.(*RollbackDaemonSetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _DaemonSetService_PlanDaemonSet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanDaemonSetRequest)
 	if err := dec(in); err != nil {
@@ -487,6 +523,10 @@ var DaemonSetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteDaemonSet",
 			Handler:    _DaemonSetService_DeleteDaemonSet_Handler,
+		},
+		{
+			MethodName: "RollbackDaemonSet",
+			Handler:    _DaemonSetService_RollbackDaemonSet_Handler,
 		},
 		{
 			MethodName: "PlanDaemonSet",

@@ -9,11 +9,13 @@
 package schedulingv1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v11 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -27,15 +29,37 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Request of PlanEvictions: live nodes by name, or a given node and its pods.
+// Request of PlanEvictions: live nodes, or given nodes and pods. Nothing live is mixed with given objects. Fields after
+// pods are for given nodes only.
 type PlanEvictionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the live node; empty for all nodes, or if the node is given.
+	// Name of the live node; empty for all nodes, or if nodes are given.
 	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	// The node; absent means the live one.
+	// The only given node, without an agent and a zone: its conditions and taints are taken as they are.
 	Node *v1.Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// The pods; absent means the live ones.
-	Pods          *PodList `protobuf:"bytes,3,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The pods; required if nodes are given.
+	Pods *PodList `protobuf:"bytes,3,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The given nodes, whose zones count; excludes node.
+	Nodes *v1.NodeList `protobuf:"bytes,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// States of the agents of the given nodes. An agent that is not listed is as the Ready condition of its node says: it
+	// sends heartbeats if that is True or absent, reports that the node is not ready if it is False, and is lost if it is
+	// Unknown.
+	Agents []*v1.AgentState `protobuf:"bytes,5,rep,name=agents,proto3" json:"agents,omitempty"`
+	// What was decided about the zones before.
+	Memory []*v1.ZoneMemory `protobuf:"bytes,6,rep,name=memory,proto3" json:"memory,omitempty"`
+	// True if all zones were disrupted at the last decision.
+	Disrupted bool `protobuf:"varint,7,opt,name=disrupted,proto3" json:"disrupted,omitempty"`
+	// Time at the beginning; absent means the present.
+	Now *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=now,proto3" json:"now,omitempty"`
+	// ID of the boot of the host that decides. With it the seconds of tolerations must also pass on that host's monotonic
+	// clock: see observed of the nodes' status. Empty means that only the wall clock counts.
+	BootId string `protobuf:"bytes,9,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Reading of that monotonic clock at the beginning.
+	Uptime *durationpb.Duration `protobuf:"bytes,10,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	// What happens to the given nodes and pods, in any order.
+	Events []*EvictionEvent `protobuf:"bytes,11,rep,name=events,proto3" json:"events,omitempty"`
+	// For how long to decide, 0 to 7 days; 0 means only at the beginning, or until the last event. It needs nodes.
+	Span          *durationpb.Duration `protobuf:"bytes,12,opt,name=span,proto3" json:"span,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -91,20 +115,323 @@ func (x *PlanEvictionsRequest) GetPods() *PodList {
 	return nil
 }
 
+func (x *PlanEvictionsRequest) GetNodes() *v1.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetAgents() []*v1.AgentState {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetMemory() []*v1.ZoneMemory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetDisrupted() bool {
+	if x != nil {
+		return x.Disrupted
+	}
+	return false
+}
+
+func (x *PlanEvictionsRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *PlanEvictionsRequest) GetUptime() *durationpb.Duration {
+	if x != nil {
+		return x.Uptime
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetEvents() []*EvictionEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *PlanEvictionsRequest) GetSpan() *durationpb.Duration {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
+// Something that happens to given nodes and pods.
+type EvictionEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it happens: time since the beginning, on the monotonic clock; up to 7 days.
+	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// What happens.
+	//
+	// Types that are valid to be assigned to What:
+	//
+	//	*EvictionEvent_TaintAdded
+	//	*EvictionEvent_TaintRemoved
+	//	*EvictionEvent_NodeSilent
+	//	*EvictionEvent_NodeHeard
+	//	*EvictionEvent_NodeReports
+	//	*EvictionEvent_PodBound
+	//	*EvictionEvent_PodGone
+	//	*EvictionEvent_NodeCreated
+	//	*EvictionEvent_NodeDeleted
+	//	*EvictionEvent_ClockSet
+	What          isEvictionEvent_What `protobuf_oneof:"what"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictionEvent) Reset() {
+	*x = EvictionEvent{}
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictionEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictionEvent) ProtoMessage() {}
+
+func (x *EvictionEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictionEvent.ProtoReflect.Descriptor instead.
+func (*EvictionEvent) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EvictionEvent) GetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetWhat() isEvictionEvent_What {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetTaintAdded() *EvictionEvent_NodeTaint {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_TaintAdded); ok {
+			return x.TaintAdded
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetTaintRemoved() *EvictionEvent_NodeTaint {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_TaintRemoved); ok {
+			return x.TaintRemoved
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetNodeSilent() string {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_NodeSilent); ok {
+			return x.NodeSilent
+		}
+	}
+	return ""
+}
+
+func (x *EvictionEvent) GetNodeHeard() string {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_NodeHeard); ok {
+			return x.NodeHeard
+		}
+	}
+	return ""
+}
+
+func (x *EvictionEvent) GetNodeReports() *v1.AgentState {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_NodeReports); ok {
+			return x.NodeReports
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetPodBound() *Pod {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_PodBound); ok {
+			return x.PodBound
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetPodGone() *EvictionEvent_PodName {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_PodGone); ok {
+			return x.PodGone
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetNodeCreated() *v1.Node {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_NodeCreated); ok {
+			return x.NodeCreated
+		}
+	}
+	return nil
+}
+
+func (x *EvictionEvent) GetNodeDeleted() string {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_NodeDeleted); ok {
+			return x.NodeDeleted
+		}
+	}
+	return ""
+}
+
+func (x *EvictionEvent) GetClockSet() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.What.(*EvictionEvent_ClockSet); ok {
+			return x.ClockSet
+		}
+	}
+	return nil
+}
+
+type isEvictionEvent_What interface {
+	isEvictionEvent_What()
+}
+
+type EvictionEvent_TaintAdded struct {
+	// A user sets a taint.
+	TaintAdded *EvictionEvent_NodeTaint `protobuf:"bytes,2,opt,name=taint_added,json=taintAdded,proto3,oneof"`
+}
+
+type EvictionEvent_TaintRemoved struct {
+	// A user removes a taint, by its key and effect.
+	TaintRemoved *EvictionEvent_NodeTaint `protobuf:"bytes,3,opt,name=taint_removed,json=taintRemoved,proto3,oneof"`
+}
+
+type EvictionEvent_NodeSilent struct {
+	// The agent of the named node sends no more heartbeats.
+	NodeSilent string `protobuf:"bytes,4,opt,name=node_silent,json=nodeSilent,proto3,oneof"`
+}
+
+type EvictionEvent_NodeHeard struct {
+	// The agent of the named node sends heartbeats again.
+	NodeHeard string `protobuf:"bytes,5,opt,name=node_heard,json=nodeHeard,proto3,oneof"`
+}
+
+type EvictionEvent_NodeReports struct {
+	// The agent of a node reports why the node is not ready, or that it is; its silence has no effect.
+	NodeReports *v1.AgentState `protobuf:"bytes,6,opt,name=node_reports,json=nodeReports,proto3,oneof"`
+}
+
+type EvictionEvent_PodBound struct {
+	// A pod is bound to the node that it names.
+	PodBound *Pod `protobuf:"bytes,7,opt,name=pod_bound,json=podBound,proto3,oneof"`
+}
+
+type EvictionEvent_PodGone struct {
+	// A pod ends or is deleted.
+	PodGone *EvictionEvent_PodName `protobuf:"bytes,8,opt,name=pod_gone,json=podGone,proto3,oneof"`
+}
+
+type EvictionEvent_NodeCreated struct {
+	// A node is created. Its agent sends heartbeats.
+	NodeCreated *v1.Node `protobuf:"bytes,9,opt,name=node_created,json=nodeCreated,proto3,oneof"`
+}
+
+type EvictionEvent_NodeDeleted struct {
+	// The named node is deleted.
+	NodeDeleted string `protobuf:"bytes,10,opt,name=node_deleted,json=nodeDeleted,proto3,oneof"`
+}
+
+type EvictionEvent_ClockSet struct {
+	// The wall clock is set forward, or back if it is negative.
+	ClockSet *durationpb.Duration `protobuf:"bytes,11,opt,name=clock_set,json=clockSet,proto3,oneof"`
+}
+
+func (*EvictionEvent_TaintAdded) isEvictionEvent_What() {}
+
+func (*EvictionEvent_TaintRemoved) isEvictionEvent_What() {}
+
+func (*EvictionEvent_NodeSilent) isEvictionEvent_What() {}
+
+func (*EvictionEvent_NodeHeard) isEvictionEvent_What() {}
+
+func (*EvictionEvent_NodeReports) isEvictionEvent_What() {}
+
+func (*EvictionEvent_PodBound) isEvictionEvent_What() {}
+
+func (*EvictionEvent_PodGone) isEvictionEvent_What() {}
+
+func (*EvictionEvent_NodeCreated) isEvictionEvent_What() {}
+
+func (*EvictionEvent_NodeDeleted) isEvictionEvent_What() {}
+
+func (*EvictionEvent_ClockSet) isEvictionEvent_What() {}
+
 // The planned evictions.
 type PlanEvictionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pods, ordered by time of eviction and name.
 	Evictions []*PlanEvictionsResponse_Eviction `protobuf:"bytes,1,rep,name=evictions,proto3" json:"evictions,omitempty"`
 	// When it is checked again even if nothing changes; absent means never.
-	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	WakeTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	// The nodes, ordered by name. Empty if the one node is given.
+	Nodes []*PlanEvictionsResponse_Node `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// What is done with given nodes and pods over the time of the plan, in order. The other fields are as at its end. A pod
+	// that is deleted is gone at once, and no pod is created in its place.
+	Steps []*PlanEvictionsResponse_Step `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`
+	// Time up to which the plan goes, by the wall clock; absent for live nodes. It is less than what was asked for after
+	// 50,000 steps or 30 million units of work: a read of a node is one, a decision and each pod of the node are 100.
+	PlannedUntil  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=planned_until,json=plannedUntil,proto3" json:"planned_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanEvictionsResponse) Reset() {
 	*x = PlanEvictionsResponse{}
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[1]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -116,7 +443,7 @@ func (x *PlanEvictionsResponse) String() string {
 func (*PlanEvictionsResponse) ProtoMessage() {}
 
 func (x *PlanEvictionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[1]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -129,7 +456,7 @@ func (x *PlanEvictionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEvictionsResponse.ProtoReflect.Descriptor instead.
 func (*PlanEvictionsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{1}
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PlanEvictionsResponse) GetEvictions() []*PlanEvictionsResponse_Eviction {
@@ -146,7 +473,29 @@ func (x *PlanEvictionsResponse) GetWakeTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Request of PlanDrain: a live drain by name, or a given one with the pods of its node.
+func (x *PlanEvictionsResponse) GetNodes() []*PlanEvictionsResponse_Node {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse) GetSteps() []*PlanEvictionsResponse_Step {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse) GetPlannedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PlannedUntil
+	}
+	return nil
+}
+
+// Request of PlanDrain: a live drain by name, or a given one of a live node. If the node, the pods or the budgets are
+// given, all four are required: nothing live is mixed with them.
 type PlanDrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the live drain; empty if the drain is given.
@@ -155,7 +504,7 @@ type PlanDrainRequest struct {
 	Drain *v1.Drain `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"`
 	// The node; absent means the live one.
 	Node *v1.Node `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// The pods; absent means the live ones.
+	// The pods of the node; absent means the live ones.
 	Pods *PodList `protobuf:"bytes,4,opt,name=pods,proto3" json:"pods,omitempty"`
 	// The disruption budgets; absent means the live ones.
 	Budgets       *PodDisruptionBudgetList `protobuf:"bytes,5,opt,name=budgets,proto3" json:"budgets,omitempty"`
@@ -165,7 +514,7 @@ type PlanDrainRequest struct {
 
 func (x *PlanDrainRequest) Reset() {
 	*x = PlanDrainRequest{}
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +526,7 @@ func (x *PlanDrainRequest) String() string {
 func (*PlanDrainRequest) ProtoMessage() {}
 
 func (x *PlanDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +539,7 @@ func (x *PlanDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDrainRequest.ProtoReflect.Descriptor instead.
 func (*PlanDrainRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PlanDrainRequest) GetName() string {
@@ -247,7 +596,7 @@ type PlanDrainResponse struct {
 
 func (x *PlanDrainResponse) Reset() {
 	*x = PlanDrainResponse{}
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +608,7 @@ func (x *PlanDrainResponse) String() string {
 func (*PlanDrainResponse) ProtoMessage() {}
 
 func (x *PlanDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +621,7 @@ func (x *PlanDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDrainResponse.ProtoReflect.Descriptor instead.
 func (*PlanDrainResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PlanDrainResponse) GetActions() []*v11.PlannedAction {
@@ -310,6 +659,116 @@ func (x *PlanDrainResponse) GetPods() []*PlanDrainResponse_PodVerdict {
 	return nil
 }
 
+// A taint of a node.
+type EvictionEvent_NodeTaint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The taint. Its time is set if it has none.
+	Taint         *v1.Taint `protobuf:"bytes,2,opt,name=taint,proto3" json:"taint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictionEvent_NodeTaint) Reset() {
+	*x = EvictionEvent_NodeTaint{}
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictionEvent_NodeTaint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictionEvent_NodeTaint) ProtoMessage() {}
+
+func (x *EvictionEvent_NodeTaint) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictionEvent_NodeTaint.ProtoReflect.Descriptor instead.
+func (*EvictionEvent_NodeTaint) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *EvictionEvent_NodeTaint) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *EvictionEvent_NodeTaint) GetTaint() *v1.Taint {
+	if x != nil {
+		return x.Taint
+	}
+	return nil
+}
+
+// Name of a pod.
+type EvictionEvent_PodName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod; empty means default.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictionEvent_PodName) Reset() {
+	*x = EvictionEvent_PodName{}
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictionEvent_PodName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictionEvent_PodName) ProtoMessage() {}
+
+func (x *EvictionEvent_PodName) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictionEvent_PodName.ProtoReflect.Descriptor instead.
+func (*EvictionEvent_PodName) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{1, 1}
+}
+
+func (x *EvictionEvent_PodName) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *EvictionEvent_PodName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // The plan for one pod.
 type PlanEvictionsResponse_Eviction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -331,7 +790,7 @@ type PlanEvictionsResponse_Eviction struct {
 
 func (x *PlanEvictionsResponse_Eviction) Reset() {
 	*x = PlanEvictionsResponse_Eviction{}
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +802,7 @@ func (x *PlanEvictionsResponse_Eviction) String() string {
 func (*PlanEvictionsResponse_Eviction) ProtoMessage() {}
 
 func (x *PlanEvictionsResponse_Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +815,7 @@ func (x *PlanEvictionsResponse_Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEvictionsResponse_Eviction.ProtoReflect.Descriptor instead.
 func (*PlanEvictionsResponse_Eviction) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{1, 0}
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{2, 0}
 }
 
 func (x *PlanEvictionsResponse_Eviction) GetNamespace() string {
@@ -401,6 +860,170 @@ func (x *PlanEvictionsResponse_Eviction) GetReason() string {
 	return ""
 }
 
+// A live node that is not ready or has a NoExecute taint.
+type PlanEvictionsResponse_Node struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The state of its zone, its place in the queue and its next eviction.
+	Evictions *v1.NodeEvictions `protobuf:"bytes,2,opt,name=evictions,proto3" json:"evictions,omitempty"`
+	// Why its NoExecute taint is held back, in one sentence; empty if it is not.
+	WaitsFor      string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanEvictionsResponse_Node) Reset() {
+	*x = PlanEvictionsResponse_Node{}
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanEvictionsResponse_Node) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanEvictionsResponse_Node) ProtoMessage() {}
+
+func (x *PlanEvictionsResponse_Node) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanEvictionsResponse_Node.ProtoReflect.Descriptor instead.
+func (*PlanEvictionsResponse_Node) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{2, 1}
+}
+
+func (x *PlanEvictionsResponse_Node) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanEvictionsResponse_Node) GetEvictions() *v1.NodeEvictions {
+	if x != nil {
+		return x.Evictions
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse_Node) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+// One thing that is done over the time of the plan.
+type PlanEvictionsResponse_Step struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it is done, by the wall clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// The same since the beginning, on the monotonic clock.
+	After *durationpb.Duration `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// DeletePod, AddTaint, RemoveTaint, ChangeReady, ChangeZone, BeginDisruption or EndDisruption.
+	Action string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
+	// Name of the node.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// The pod, of DeletePod.
+	Pod *v11.ObjectReference `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The taint as "key=value:effect", the status of the Ready condition, or the state of the zone.
+	Value string `protobuf:"bytes,6,opt,name=value,proto3" json:"value,omitempty"`
+	// Reason, in one sentence.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanEvictionsResponse_Step) Reset() {
+	*x = PlanEvictionsResponse_Step{}
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanEvictionsResponse_Step) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanEvictionsResponse_Step) ProtoMessage() {}
+
+func (x *PlanEvictionsResponse_Step) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanEvictionsResponse_Step.ProtoReflect.Descriptor instead.
+func (*PlanEvictionsResponse_Step) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{2, 2}
+}
+
+func (x *PlanEvictionsResponse_Step) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse_Step) GetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse_Step) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PlanEvictionsResponse_Step) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlanEvictionsResponse_Step) GetPod() *v11.ObjectReference {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *PlanEvictionsResponse_Step) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *PlanEvictionsResponse_Step) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // The plan for one pod.
 type PlanDrainResponse_PodVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -418,7 +1041,7 @@ type PlanDrainResponse_PodVerdict struct {
 
 func (x *PlanDrainResponse_PodVerdict) Reset() {
 	*x = PlanDrainResponse_PodVerdict{}
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +1053,7 @@ func (x *PlanDrainResponse_PodVerdict) String() string {
 func (*PlanDrainResponse_PodVerdict) ProtoMessage() {}
 
 func (x *PlanDrainResponse_PodVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_eviction_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +1066,7 @@ func (x *PlanDrainResponse_PodVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanDrainResponse_PodVerdict.ProtoReflect.Descriptor instead.
 func (*PlanDrainResponse_PodVerdict) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{3, 0}
+	return file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP(), []int{4, 0}
 }
 
 func (x *PlanDrainResponse_PodVerdict) GetNamespace() string {
@@ -478,21 +1101,69 @@ var File_windlass_scheduling_v1_eviction_service_proto protoreflect.FileDescript
 
 const file_windlass_scheduling_v1_eviction_service_proto_rawDesc = "" +
 	"\n" +
-	"-windlass/scheduling/v1/eviction_service.proto\x12\x16windlass.scheduling.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1bwindlass/node/v1/node.proto\x1a:windlass/scheduling/v1/pod_disruption_budget_service.proto\x1a(windlass/scheduling/v1/pod_service.proto\"\x94\x01\n" +
+	"-windlass/scheduling/v1/eviction_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a\x1cwindlass/node/v1/taint.proto\x1a windlass/scheduling/v1/pod.proto\x1a:windlass/scheduling/v1/pod_disruption_budget_service.proto\x1a(windlass/scheduling/v1/pod_service.proto\"\xf3\x04\n" +
 	"\x14PlanEvictionsRequest\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12*\n" +
 	"\x04node\x18\x02 \x01(\v2\x16.windlass.node.v1.NodeR\x04node\x123\n" +
-	"\x04pods\x18\x03 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\"\xdb\x02\n" +
+	"\x04pods\x18\x03 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x120\n" +
+	"\x05nodes\x18\x04 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12?\n" +
+	"\x06agents\x18\x05 \x03(\v2\x1c.windlass.node.v1.AgentStateB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06agents\x12?\n" +
+	"\x06memory\x18\x06 \x03(\v2\x1c.windlass.node.v1.ZoneMemoryB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06memory\x12\x1c\n" +
+	"\tdisrupted\x18\a \x01(\bR\tdisrupted\x12,\n" +
+	"\x03now\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12\x17\n" +
+	"\aboot_id\x18\t \x01(\tR\x06bootId\x12;\n" +
+	"\x06uptime\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x06uptime\x12H\n" +
+	"\x06events\x18\v \x03(\v2%.windlass.scheduling.v1.EvictionEventB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06events\x12=\n" +
+	"\x04span\x18\f \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x04span\"\xdb\x06\n" +
+	"\rEvictionEvent\x12?\n" +
+	"\x05after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$2\x00R\x05after\x12R\n" +
+	"\vtaint_added\x18\x02 \x01(\v2/.windlass.scheduling.v1.EvictionEvent.NodeTaintH\x00R\n" +
+	"taintAdded\x12V\n" +
+	"\rtaint_removed\x18\x03 \x01(\v2/.windlass.scheduling.v1.EvictionEvent.NodeTaintH\x00R\ftaintRemoved\x12!\n" +
+	"\vnode_silent\x18\x04 \x01(\tH\x00R\n" +
+	"nodeSilent\x12\x1f\n" +
+	"\n" +
+	"node_heard\x18\x05 \x01(\tH\x00R\tnodeHeard\x12A\n" +
+	"\fnode_reports\x18\x06 \x01(\v2\x1c.windlass.node.v1.AgentStateH\x00R\vnodeReports\x12:\n" +
+	"\tpod_bound\x18\a \x01(\v2\x1b.windlass.scheduling.v1.PodH\x00R\bpodBound\x12J\n" +
+	"\bpod_gone\x18\b \x01(\v2-.windlass.scheduling.v1.EvictionEvent.PodNameH\x00R\apodGone\x12;\n" +
+	"\fnode_created\x18\t \x01(\v2\x16.windlass.node.v1.NodeH\x00R\vnodeCreated\x12#\n" +
+	"\fnode_deleted\x18\n" +
+	" \x01(\tH\x00R\vnodeDeleted\x128\n" +
+	"\tclock_set\x18\v \x01(\v2\x19.google.protobuf.DurationH\x00R\bclockSet\x1a^\n" +
+	"\tNodeTaint\x12\x1a\n" +
+	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x125\n" +
+	"\x05taint\x18\x02 \x01(\v2\x17.windlass.node.v1.TaintB\x06\xbaH\x03\xc8\x01\x01R\x05taint\x1aC\n" +
+	"\aPodName\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04nameB\r\n" +
+	"\x04what\x12\x05\xbaH\x02\b\x01\"\xa1\a\n" +
 	"\x15PlanEvictionsResponse\x12T\n" +
 	"\tevictions\x18\x01 \x03(\v26.windlass.scheduling.v1.PlanEvictionsResponse.EvictionR\tevictions\x127\n" +
-	"\twake_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1a\xb2\x01\n" +
+	"\twake_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x12H\n" +
+	"\x05nodes\x18\x03 \x03(\v22.windlass.scheduling.v1.PlanEvictionsResponse.NodeR\x05nodes\x12H\n" +
+	"\x05steps\x18\x04 \x03(\v22.windlass.scheduling.v1.PlanEvictionsResponse.StepR\x05steps\x12?\n" +
+	"\rplanned_until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fplannedUntil\x1a\xb2\x01\n" +
 	"\bEviction\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
 	"\averdict\x18\x04 \x01(\tR\averdict\x12.\n" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"\x81\x02\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x1av\n" +
+	"\x04Node\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12=\n" +
+	"\tevictions\x18\x02 \x01(\v2\x1f.windlass.node.v1.NodeEvictionsR\tevictions\x12\x1b\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\x1a\xf6\x01\n" +
+	"\x04Step\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12/\n" +
+	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x123\n" +
+	"\x03pod\x18\x05 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x03pod\x12\x14\n" +
+	"\x05value\x18\x06 \x01(\tR\x05value\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\x81\x02\n" +
 	"\x10PlanDrainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
 	"\x05drain\x18\x02 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\x12*\n" +
@@ -530,47 +1201,83 @@ func file_windlass_scheduling_v1_eviction_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_eviction_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_eviction_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_windlass_scheduling_v1_eviction_service_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_windlass_scheduling_v1_eviction_service_proto_goTypes = []any{
 	(*PlanEvictionsRequest)(nil),           // 0: windlass.scheduling.v1.PlanEvictionsRequest
-	(*PlanEvictionsResponse)(nil),          // 1: windlass.scheduling.v1.PlanEvictionsResponse
-	(*PlanDrainRequest)(nil),               // 2: windlass.scheduling.v1.PlanDrainRequest
-	(*PlanDrainResponse)(nil),              // 3: windlass.scheduling.v1.PlanDrainResponse
-	(*PlanEvictionsResponse_Eviction)(nil), // 4: windlass.scheduling.v1.PlanEvictionsResponse.Eviction
-	(*PlanDrainResponse_PodVerdict)(nil),   // 5: windlass.scheduling.v1.PlanDrainResponse.PodVerdict
-	(*v1.Node)(nil),                        // 6: windlass.node.v1.Node
-	(*PodList)(nil),                        // 7: windlass.scheduling.v1.PodList
-	(*timestamppb.Timestamp)(nil),          // 8: google.protobuf.Timestamp
-	(*v1.Drain)(nil),                       // 9: windlass.node.v1.Drain
-	(*PodDisruptionBudgetList)(nil),        // 10: windlass.scheduling.v1.PodDisruptionBudgetList
-	(*v11.PlannedAction)(nil),              // 11: windlass.meta.v1.PlannedAction
-	(*v11.HeldBack)(nil),                   // 12: windlass.meta.v1.HeldBack
-	(*v1.DrainStatus)(nil),                 // 13: windlass.node.v1.DrainStatus
+	(*EvictionEvent)(nil),                  // 1: windlass.scheduling.v1.EvictionEvent
+	(*PlanEvictionsResponse)(nil),          // 2: windlass.scheduling.v1.PlanEvictionsResponse
+	(*PlanDrainRequest)(nil),               // 3: windlass.scheduling.v1.PlanDrainRequest
+	(*PlanDrainResponse)(nil),              // 4: windlass.scheduling.v1.PlanDrainResponse
+	(*EvictionEvent_NodeTaint)(nil),        // 5: windlass.scheduling.v1.EvictionEvent.NodeTaint
+	(*EvictionEvent_PodName)(nil),          // 6: windlass.scheduling.v1.EvictionEvent.PodName
+	(*PlanEvictionsResponse_Eviction)(nil), // 7: windlass.scheduling.v1.PlanEvictionsResponse.Eviction
+	(*PlanEvictionsResponse_Node)(nil),     // 8: windlass.scheduling.v1.PlanEvictionsResponse.Node
+	(*PlanEvictionsResponse_Step)(nil),     // 9: windlass.scheduling.v1.PlanEvictionsResponse.Step
+	(*PlanDrainResponse_PodVerdict)(nil),   // 10: windlass.scheduling.v1.PlanDrainResponse.PodVerdict
+	(*v1.Node)(nil),                        // 11: windlass.node.v1.Node
+	(*PodList)(nil),                        // 12: windlass.scheduling.v1.PodList
+	(*v1.NodeList)(nil),                    // 13: windlass.node.v1.NodeList
+	(*v1.AgentState)(nil),                  // 14: windlass.node.v1.AgentState
+	(*v1.ZoneMemory)(nil),                  // 15: windlass.node.v1.ZoneMemory
+	(*timestamppb.Timestamp)(nil),          // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 17: google.protobuf.Duration
+	(*Pod)(nil),                            // 18: windlass.scheduling.v1.Pod
+	(*v1.Drain)(nil),                       // 19: windlass.node.v1.Drain
+	(*PodDisruptionBudgetList)(nil),        // 20: windlass.scheduling.v1.PodDisruptionBudgetList
+	(*v11.PlannedAction)(nil),              // 21: windlass.meta.v1.PlannedAction
+	(*v11.HeldBack)(nil),                   // 22: windlass.meta.v1.HeldBack
+	(*v1.DrainStatus)(nil),                 // 23: windlass.node.v1.DrainStatus
+	(*v1.Taint)(nil),                       // 24: windlass.node.v1.Taint
+	(*v1.NodeEvictions)(nil),               // 25: windlass.node.v1.NodeEvictions
+	(*v11.ObjectReference)(nil),            // 26: windlass.meta.v1.ObjectReference
 }
 var file_windlass_scheduling_v1_eviction_service_proto_depIdxs = []int32{
-	6,  // 0: windlass.scheduling.v1.PlanEvictionsRequest.node:type_name -> windlass.node.v1.Node
-	7,  // 1: windlass.scheduling.v1.PlanEvictionsRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	4,  // 2: windlass.scheduling.v1.PlanEvictionsResponse.evictions:type_name -> windlass.scheduling.v1.PlanEvictionsResponse.Eviction
-	8,  // 3: windlass.scheduling.v1.PlanEvictionsResponse.wake_time:type_name -> google.protobuf.Timestamp
-	9,  // 4: windlass.scheduling.v1.PlanDrainRequest.drain:type_name -> windlass.node.v1.Drain
-	6,  // 5: windlass.scheduling.v1.PlanDrainRequest.node:type_name -> windlass.node.v1.Node
-	7,  // 6: windlass.scheduling.v1.PlanDrainRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	10, // 7: windlass.scheduling.v1.PlanDrainRequest.budgets:type_name -> windlass.scheduling.v1.PodDisruptionBudgetList
-	11, // 8: windlass.scheduling.v1.PlanDrainResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	12, // 9: windlass.scheduling.v1.PlanDrainResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	13, // 10: windlass.scheduling.v1.PlanDrainResponse.status:type_name -> windlass.node.v1.DrainStatus
-	8,  // 11: windlass.scheduling.v1.PlanDrainResponse.wake_time:type_name -> google.protobuf.Timestamp
-	5,  // 12: windlass.scheduling.v1.PlanDrainResponse.pods:type_name -> windlass.scheduling.v1.PlanDrainResponse.PodVerdict
-	8,  // 13: windlass.scheduling.v1.PlanEvictionsResponse.Eviction.time:type_name -> google.protobuf.Timestamp
-	0,  // 14: windlass.scheduling.v1.EvictionService.PlanEvictions:input_type -> windlass.scheduling.v1.PlanEvictionsRequest
-	2,  // 15: windlass.scheduling.v1.EvictionService.PlanDrain:input_type -> windlass.scheduling.v1.PlanDrainRequest
-	1,  // 16: windlass.scheduling.v1.EvictionService.PlanEvictions:output_type -> windlass.scheduling.v1.PlanEvictionsResponse
-	3,  // 17: windlass.scheduling.v1.EvictionService.PlanDrain:output_type -> windlass.scheduling.v1.PlanDrainResponse
-	16, // [16:18] is the sub-list for method output_type
-	14, // [14:16] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	11, // 0: windlass.scheduling.v1.PlanEvictionsRequest.node:type_name -> windlass.node.v1.Node
+	12, // 1: windlass.scheduling.v1.PlanEvictionsRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	13, // 2: windlass.scheduling.v1.PlanEvictionsRequest.nodes:type_name -> windlass.node.v1.NodeList
+	14, // 3: windlass.scheduling.v1.PlanEvictionsRequest.agents:type_name -> windlass.node.v1.AgentState
+	15, // 4: windlass.scheduling.v1.PlanEvictionsRequest.memory:type_name -> windlass.node.v1.ZoneMemory
+	16, // 5: windlass.scheduling.v1.PlanEvictionsRequest.now:type_name -> google.protobuf.Timestamp
+	17, // 6: windlass.scheduling.v1.PlanEvictionsRequest.uptime:type_name -> google.protobuf.Duration
+	1,  // 7: windlass.scheduling.v1.PlanEvictionsRequest.events:type_name -> windlass.scheduling.v1.EvictionEvent
+	17, // 8: windlass.scheduling.v1.PlanEvictionsRequest.span:type_name -> google.protobuf.Duration
+	17, // 9: windlass.scheduling.v1.EvictionEvent.after:type_name -> google.protobuf.Duration
+	5,  // 10: windlass.scheduling.v1.EvictionEvent.taint_added:type_name -> windlass.scheduling.v1.EvictionEvent.NodeTaint
+	5,  // 11: windlass.scheduling.v1.EvictionEvent.taint_removed:type_name -> windlass.scheduling.v1.EvictionEvent.NodeTaint
+	14, // 12: windlass.scheduling.v1.EvictionEvent.node_reports:type_name -> windlass.node.v1.AgentState
+	18, // 13: windlass.scheduling.v1.EvictionEvent.pod_bound:type_name -> windlass.scheduling.v1.Pod
+	6,  // 14: windlass.scheduling.v1.EvictionEvent.pod_gone:type_name -> windlass.scheduling.v1.EvictionEvent.PodName
+	11, // 15: windlass.scheduling.v1.EvictionEvent.node_created:type_name -> windlass.node.v1.Node
+	17, // 16: windlass.scheduling.v1.EvictionEvent.clock_set:type_name -> google.protobuf.Duration
+	7,  // 17: windlass.scheduling.v1.PlanEvictionsResponse.evictions:type_name -> windlass.scheduling.v1.PlanEvictionsResponse.Eviction
+	16, // 18: windlass.scheduling.v1.PlanEvictionsResponse.wake_time:type_name -> google.protobuf.Timestamp
+	8,  // 19: windlass.scheduling.v1.PlanEvictionsResponse.nodes:type_name -> windlass.scheduling.v1.PlanEvictionsResponse.Node
+	9,  // 20: windlass.scheduling.v1.PlanEvictionsResponse.steps:type_name -> windlass.scheduling.v1.PlanEvictionsResponse.Step
+	16, // 21: windlass.scheduling.v1.PlanEvictionsResponse.planned_until:type_name -> google.protobuf.Timestamp
+	19, // 22: windlass.scheduling.v1.PlanDrainRequest.drain:type_name -> windlass.node.v1.Drain
+	11, // 23: windlass.scheduling.v1.PlanDrainRequest.node:type_name -> windlass.node.v1.Node
+	12, // 24: windlass.scheduling.v1.PlanDrainRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 25: windlass.scheduling.v1.PlanDrainRequest.budgets:type_name -> windlass.scheduling.v1.PodDisruptionBudgetList
+	21, // 26: windlass.scheduling.v1.PlanDrainResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	22, // 27: windlass.scheduling.v1.PlanDrainResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	23, // 28: windlass.scheduling.v1.PlanDrainResponse.status:type_name -> windlass.node.v1.DrainStatus
+	16, // 29: windlass.scheduling.v1.PlanDrainResponse.wake_time:type_name -> google.protobuf.Timestamp
+	10, // 30: windlass.scheduling.v1.PlanDrainResponse.pods:type_name -> windlass.scheduling.v1.PlanDrainResponse.PodVerdict
+	24, // 31: windlass.scheduling.v1.EvictionEvent.NodeTaint.taint:type_name -> windlass.node.v1.Taint
+	16, // 32: windlass.scheduling.v1.PlanEvictionsResponse.Eviction.time:type_name -> google.protobuf.Timestamp
+	25, // 33: windlass.scheduling.v1.PlanEvictionsResponse.Node.evictions:type_name -> windlass.node.v1.NodeEvictions
+	16, // 34: windlass.scheduling.v1.PlanEvictionsResponse.Step.time:type_name -> google.protobuf.Timestamp
+	17, // 35: windlass.scheduling.v1.PlanEvictionsResponse.Step.after:type_name -> google.protobuf.Duration
+	26, // 36: windlass.scheduling.v1.PlanEvictionsResponse.Step.pod:type_name -> windlass.meta.v1.ObjectReference
+	0,  // 37: windlass.scheduling.v1.EvictionService.PlanEvictions:input_type -> windlass.scheduling.v1.PlanEvictionsRequest
+	3,  // 38: windlass.scheduling.v1.EvictionService.PlanDrain:input_type -> windlass.scheduling.v1.PlanDrainRequest
+	2,  // 39: windlass.scheduling.v1.EvictionService.PlanEvictions:output_type -> windlass.scheduling.v1.PlanEvictionsResponse
+	4,  // 40: windlass.scheduling.v1.EvictionService.PlanDrain:output_type -> windlass.scheduling.v1.PlanDrainResponse
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_eviction_service_proto_init() }
@@ -578,15 +1285,28 @@ func file_windlass_scheduling_v1_eviction_service_proto_init() {
 	if File_windlass_scheduling_v1_eviction_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_pod_disruption_budget_service_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
+	file_windlass_scheduling_v1_eviction_service_proto_msgTypes[1].OneofWrappers = []any{
+		(*EvictionEvent_TaintAdded)(nil),
+		(*EvictionEvent_TaintRemoved)(nil),
+		(*EvictionEvent_NodeSilent)(nil),
+		(*EvictionEvent_NodeHeard)(nil),
+		(*EvictionEvent_NodeReports)(nil),
+		(*EvictionEvent_PodBound)(nil),
+		(*EvictionEvent_PodGone)(nil),
+		(*EvictionEvent_NodeCreated)(nil),
+		(*EvictionEvent_NodeDeleted)(nil),
+		(*EvictionEvent_ClockSet)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_eviction_service_proto_rawDesc), len(file_windlass_scheduling_v1_eviction_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,7 +31,8 @@ const (
 //
 // EvictionService plans which pods are evicted.
 type EvictionServiceClient interface {
-	// PlanEvictions returns which pods are evicted because of NoExecute taints, and when.
+	// PlanEvictions returns which pods are evicted because of NoExecute taints, and when. For given nodes and pods it also
+	// plays what happens to them over time, and returns what is done about it.
 	PlanEvictions(ctx context.Context, in *PlanEvictionsRequest, opts ...grpc.CallOption) (*PlanEvictionsResponse, error)
 	// PlanDrain returns for each pod on a node whether a drain would evict or skip it, or what blocks its eviction.
 	PlanDrain(ctx context.Context, in *PlanDrainRequest, opts ...grpc.CallOption) (*PlanDrainResponse, error)
@@ -71,7 +72,8 @@ func (c *evictionServiceClient) PlanDrain(ctx context.Context, in *PlanDrainRequ
 //
 // EvictionService plans which pods are evicted.
 type EvictionServiceServer interface {
-	// PlanEvictions returns which pods are evicted because of NoExecute taints, and when.
+	// PlanEvictions returns which pods are evicted because of NoExecute taints, and when. For given nodes and pods it also
+	// plays what happens to them over time, and returns what is done about it.
 	PlanEvictions(context.Context, *PlanEvictionsRequest) (*PlanEvictionsResponse, error)
 	// PlanDrain returns for each pod on a node whether a drain would evict or skip it, or what blocks its eviction.
 	PlanDrain(context.Context, *PlanDrainRequest) (*PlanDrainResponse, error)

@@ -127,12 +127,25 @@ type JobSpec struct {
 	Template *PodTemplateSpec `protobuf:"bytes,7,opt,name=template,proto3" json:"template,omitempty"`
 	// Seconds that the job is kept after its end.
 	TtlSecondsAfterFinished *int32 `protobuf:"varint,8,opt,name=ttl_seconds_after_finished,json=ttlSecondsAfterFinished,proto3,oneof" json:"ttl_seconds_after_finished,omitempty"`
-	// NonIndexed (the default); Indexed is stored but without effect.
+	// NonIndexed (the default), or Indexed: each pod has an index, and the job succeeds when one pod of each index has.
 	CompletionMode *string `protobuf:"bytes,9,opt,name=completion_mode,json=completionMode,proto3,oneof" json:"completion_mode,omitempty"`
 	// True to suspend the job.
-	Suspend       *bool `protobuf:"varint,10,opt,name=suspend,proto3,oneof" json:"suspend,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Suspend *bool `protobuf:"varint,10,opt,name=suspend,proto3,oneof" json:"suspend,omitempty"`
+	// What a failed pod means for the job. The template's restartPolicy must be Never.
+	PodFailurePolicy *PodFailurePolicy `protobuf:"bytes,11,opt,name=pod_failure_policy,json=podFailurePolicy,proto3" json:"pod_failure_policy,omitempty"`
+	// When an indexed job succeeds before all indexes have; at least one must succeed.
+	SuccessPolicy *SuccessPolicy `protobuf:"bytes,12,opt,name=success_policy,json=successPolicy,proto3" json:"success_policy,omitempty"`
+	// Number of failed pods of an index after which the index fails, for an indexed job whose restartPolicy is Never.
+	// backoffLimit then is unlimited by default, and parallelism is at most 10,000.
+	BackoffLimitPerIndex *int32 `protobuf:"varint,13,opt,name=backoff_limit_per_index,json=backoffLimitPerIndex,proto3,oneof" json:"backoff_limit_per_index,omitempty"`
+	// Number of failed indexes after which the job fails at once; only with backoffLimitPerIndex. Absent means that all
+	// indexes are run.
+	MaxFailedIndexes *int32 `protobuf:"varint,14,opt,name=max_failed_indexes,json=maxFailedIndexes,proto3,oneof" json:"max_failed_indexes,omitempty"`
+	// When a pod is replaced: TerminatingOrFailed, as soon as it is being deleted or has failed, or Failed, once it has
+	// ended or is gone. The default is TerminatingOrFailed, or Failed with a podFailurePolicy, which allows no other.
+	PodReplacementPolicy *string `protobuf:"bytes,15,opt,name=pod_replacement_policy,json=podReplacementPolicy,proto3,oneof" json:"pod_replacement_policy,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -235,10 +248,377 @@ func (x *JobSpec) GetSuspend() bool {
 	return false
 }
 
+func (x *JobSpec) GetPodFailurePolicy() *PodFailurePolicy {
+	if x != nil {
+		return x.PodFailurePolicy
+	}
+	return nil
+}
+
+func (x *JobSpec) GetSuccessPolicy() *SuccessPolicy {
+	if x != nil {
+		return x.SuccessPolicy
+	}
+	return nil
+}
+
+func (x *JobSpec) GetBackoffLimitPerIndex() int32 {
+	if x != nil && x.BackoffLimitPerIndex != nil {
+		return *x.BackoffLimitPerIndex
+	}
+	return 0
+}
+
+func (x *JobSpec) GetMaxFailedIndexes() int32 {
+	if x != nil && x.MaxFailedIndexes != nil {
+		return *x.MaxFailedIndexes
+	}
+	return 0
+}
+
+func (x *JobSpec) GetPodReplacementPolicy() string {
+	if x != nil && x.PodReplacementPolicy != nil {
+		return *x.PodReplacementPolicy
+	}
+	return ""
+}
+
+// What failed pods mean for a job. Source: Kubernetes' batch/v1.
+type PodFailurePolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first rule that matches a failed pod applies; a pod that none matches counts as a failure. At most 20.
+	Rules         []*PodFailurePolicyRule `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodFailurePolicy) Reset() {
+	*x = PodFailurePolicy{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodFailurePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodFailurePolicy) ProtoMessage() {}
+
+func (x *PodFailurePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodFailurePolicy.ProtoReflect.Descriptor instead.
+func (*PodFailurePolicy) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PodFailurePolicy) GetRules() []*PodFailurePolicyRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// A rule for failed pods. Exactly one of onExitCodes and onPodConditions is given.
+type PodFailurePolicyRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// FailJob (the job fails), FailIndex (the index of the pod fails; only with backoffLimitPerIndex), Ignore (the pod does
+	// not count as a failure and is replaced) or Count (it counts as a failure, as without a policy).
+	Action string `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
+	// Matches the exit code of a container that failed.
+	OnExitCodes *PodFailurePolicyOnExitCodesRequirement `protobuf:"bytes,2,opt,name=on_exit_codes,json=onExitCodes,proto3" json:"on_exit_codes,omitempty"`
+	// Matches if the pod has one of these conditions. At most 20.
+	OnPodConditions []*PodFailurePolicyOnPodConditionsPattern `protobuf:"bytes,3,rep,name=on_pod_conditions,json=onPodConditions,proto3" json:"on_pod_conditions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PodFailurePolicyRule) Reset() {
+	*x = PodFailurePolicyRule{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodFailurePolicyRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodFailurePolicyRule) ProtoMessage() {}
+
+func (x *PodFailurePolicyRule) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodFailurePolicyRule.ProtoReflect.Descriptor instead.
+func (*PodFailurePolicyRule) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PodFailurePolicyRule) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PodFailurePolicyRule) GetOnExitCodes() *PodFailurePolicyOnExitCodesRequirement {
+	if x != nil {
+		return x.OnExitCodes
+	}
+	return nil
+}
+
+func (x *PodFailurePolicyRule) GetOnPodConditions() []*PodFailurePolicyOnPodConditionsPattern {
+	if x != nil {
+		return x.OnPodConditions
+	}
+	return nil
+}
+
+// Exit codes of containers, including init containers. A container that ended with 0 never matches.
+type PodFailurePolicyOnExitCodesRequirement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the container; absent means any.
+	ContainerName *string `protobuf:"bytes,1,opt,name=container_name,json=containerName,proto3,oneof" json:"container_name,omitempty"`
+	// In (the exit code is one of the values) or NotIn.
+	Operator string `protobuf:"bytes,2,opt,name=operator,proto3" json:"operator,omitempty"`
+	// Exit codes in ascending order, without duplicates: 1 to 255 values. In allows no 0.
+	Values        []int32 `protobuf:"varint,3,rep,packed,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) Reset() {
+	*x = PodFailurePolicyOnExitCodesRequirement{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodFailurePolicyOnExitCodesRequirement) ProtoMessage() {}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodFailurePolicyOnExitCodesRequirement.ProtoReflect.Descriptor instead.
+func (*PodFailurePolicyOnExitCodesRequirement) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) GetContainerName() string {
+	if x != nil && x.ContainerName != nil {
+		return *x.ContainerName
+	}
+	return ""
+}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *PodFailurePolicyOnExitCodesRequirement) GetValues() []int32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+// A condition of a pod.
+type PodFailurePolicyOnPodConditionsPattern struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Type of the condition, such as DisruptionTarget.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Its status; default True.
+	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodFailurePolicyOnPodConditionsPattern) Reset() {
+	*x = PodFailurePolicyOnPodConditionsPattern{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodFailurePolicyOnPodConditionsPattern) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodFailurePolicyOnPodConditionsPattern) ProtoMessage() {}
+
+func (x *PodFailurePolicyOnPodConditionsPattern) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodFailurePolicyOnPodConditionsPattern.ProtoReflect.Descriptor instead.
+func (*PodFailurePolicyOnPodConditionsPattern) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PodFailurePolicyOnPodConditionsPattern) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PodFailurePolicyOnPodConditionsPattern) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+// When an indexed job has succeeded. Source: Kubernetes' batch/v1.
+type SuccessPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job succeeds, and its other pods are deleted, as soon as one rule is met: 1 to 20 rules.
+	Rules         []*SuccessPolicyRule `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuccessPolicy) Reset() {
+	*x = SuccessPolicy{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuccessPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuccessPolicy) ProtoMessage() {}
+
+func (x *SuccessPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuccessPolicy.ProtoReflect.Descriptor instead.
+func (*SuccessPolicy) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SuccessPolicy) GetRules() []*SuccessPolicyRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// A rule of a success policy; at least one field is given.
+type SuccessPolicyRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indexes of which all must succeed, or as many as succeededCount says, such as "0,2-4".
+	SucceededIndexes *string `protobuf:"bytes,1,opt,name=succeeded_indexes,json=succeededIndexes,proto3,oneof" json:"succeeded_indexes,omitempty"`
+	// Number of indexes that must succeed: of succeededIndexes if they are given.
+	SucceededCount *int32 `protobuf:"varint,2,opt,name=succeeded_count,json=succeededCount,proto3,oneof" json:"succeeded_count,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SuccessPolicyRule) Reset() {
+	*x = SuccessPolicyRule{}
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuccessPolicyRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuccessPolicyRule) ProtoMessage() {}
+
+func (x *SuccessPolicyRule) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuccessPolicyRule.ProtoReflect.Descriptor instead.
+func (*SuccessPolicyRule) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SuccessPolicyRule) GetSucceededIndexes() string {
+	if x != nil && x.SucceededIndexes != nil {
+		return *x.SucceededIndexes
+	}
+	return ""
+}
+
+func (x *SuccessPolicyRule) GetSucceededCount() int32 {
+	if x != nil && x.SucceededCount != nil {
+		return *x.SucceededCount
+	}
+	return 0
+}
+
 // Observed state of a job.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Conditions: Complete, Failed and Suspended.
+	// Conditions: Suspended; FailureTarget or SuccessCriteriaMet once it is decided how the job ends, and Failed or Complete
+	// once its pods are gone, too.
 	Conditions []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// When the first pod was created.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
@@ -253,14 +633,18 @@ type JobStatus struct {
 	// Number of pods that are ready.
 	Ready *int32 `protobuf:"varint,7,opt,name=ready,proto3,oneof" json:"ready,omitempty"`
 	// Number of terminating pods.
-	Terminating   *int32 `protobuf:"varint,8,opt,name=terminating,proto3,oneof" json:"terminating,omitempty"`
+	Terminating *int32 `protobuf:"varint,8,opt,name=terminating,proto3,oneof" json:"terminating,omitempty"`
+	// Indexes of an indexed job that succeeded, such as "0-2,5".
+	CompletedIndexes string `protobuf:"bytes,9,opt,name=completed_indexes,json=completedIndexes,proto3" json:"completed_indexes,omitempty"`
+	// Indexes that failed, if the job has a backoffLimitPerIndex.
+	FailedIndexes *string `protobuf:"bytes,10,opt,name=failed_indexes,json=failedIndexes,proto3,oneof" json:"failed_indexes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +656,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +669,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{2}
+	return file_windlass_scheduling_v1_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobStatus) GetConditions() []*v1.Condition {
@@ -344,6 +728,20 @@ func (x *JobStatus) GetTerminating() int32 {
 	return 0
 }
 
+func (x *JobStatus) GetCompletedIndexes() string {
+	if x != nil {
+		return x.CompletedIndexes
+	}
+	return ""
+}
+
+func (x *JobStatus) GetFailedIndexes() string {
+	if x != nil && x.FailedIndexes != nil {
+		return *x.FailedIndexes
+	}
+	return ""
+}
+
 var File_windlass_scheduling_v1_job_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_job_proto_rawDesc = "" +
@@ -360,7 +758,7 @@ const file_windlass_scheduling_v1_job_proto_rawDesc = "" +
 	"\x06STATUS\x12\x11status.conditionsJ\x1f\n" +
 	"\vCOMPLETIONS\x12\x10status.succeededJ!\n" +
 	"\bDURATION\x12\x15status.completionTimeJ\x05\n" +
-	"\x03AGE\"\xe7\x05\n" +
+	"\x03AGE\"\xbb\t\n" +
 	"\aJobSpec\x12.\n" +
 	"\vparallelism\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\vparallelism\x88\x01\x01\x12.\n" +
 	"\vcompletions\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x01R\vcompletions\x88\x01\x01\x12D\n" +
@@ -373,7 +771,13 @@ const file_windlass_scheduling_v1_job_proto_rawDesc = "" +
 	"\x0fcompletion_mode\x18\t \x01(\tB\x1a\xbaH\x17r\x15R\n" +
 	"NonIndexedR\aIndexedH\x06R\x0ecompletionMode\x88\x01\x01\x12\x1d\n" +
 	"\asuspend\x18\n" +
-	" \x01(\bH\aR\asuspend\x88\x01\x01B\x0e\n" +
+	" \x01(\bH\aR\asuspend\x88\x01\x01\x12V\n" +
+	"\x12pod_failure_policy\x18\v \x01(\v2(.windlass.scheduling.v1.PodFailurePolicyR\x10podFailurePolicy\x12L\n" +
+	"\x0esuccess_policy\x18\f \x01(\v2%.windlass.scheduling.v1.SuccessPolicyR\rsuccessPolicy\x12C\n" +
+	"\x17backoff_limit_per_index\x18\r \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\bR\x14backoffLimitPerIndex\x88\x01\x01\x12:\n" +
+	"\x12max_failed_indexes\x18\x0e \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\tR\x10maxFailedIndexes\x88\x01\x01\x12]\n" +
+	"\x16pod_replacement_policy\x18\x0f \x01(\tB\"\xbaH\x1fr\x1dR\x13TerminatingOrFailedR\x06FailedH\n" +
+	"R\x14podReplacementPolicy\x88\x01\x01B\x0e\n" +
 	"\f_parallelismB\x0e\n" +
 	"\f_completionsB\x1a\n" +
 	"\x18_active_deadline_secondsB\x10\n" +
@@ -382,7 +786,32 @@ const file_windlass_scheduling_v1_job_proto_rawDesc = "" +
 	"\x1b_ttl_seconds_after_finishedB\x12\n" +
 	"\x10_completion_modeB\n" +
 	"\n" +
-	"\b_suspend\"\xa5\x03\n" +
+	"\b_suspendB\x1a\n" +
+	"\x18_backoff_limit_per_indexB\x15\n" +
+	"\x13_max_failed_indexesB\x19\n" +
+	"\x17_pod_replacement_policy\"`\n" +
+	"\x10PodFailurePolicy\x12L\n" +
+	"\x05rules\x18\x01 \x03(\v2,.windlass.scheduling.v1.PodFailurePolicyRuleB\b\xbaH\x05\x92\x01\x02\x10\x14R\x05rules\"\xb2\x02\n" +
+	"\x14PodFailurePolicyRule\x12@\n" +
+	"\x06action\x18\x01 \x01(\tB(\xbaH%r#R\aFailJobR\tFailIndexR\x06IgnoreR\x05CountR\x06action\x12b\n" +
+	"\ron_exit_codes\x18\x02 \x01(\v2>.windlass.scheduling.v1.PodFailurePolicyOnExitCodesRequirementR\vonExitCodes\x12t\n" +
+	"\x11on_pod_conditions\x18\x03 \x03(\v2>.windlass.scheduling.v1.PodFailurePolicyOnPodConditionsPatternB\b\xbaH\x05\x92\x01\x02\x10\x14R\x0fonPodConditions\"\xba\x01\n" +
+	"&PodFailurePolicyOnExitCodesRequirement\x12*\n" +
+	"\x0econtainer_name\x18\x01 \x01(\tH\x00R\rcontainerName\x88\x01\x01\x12,\n" +
+	"\boperator\x18\x02 \x01(\tB\x10\xbaH\rr\vR\x02InR\x05NotInR\boperator\x12#\n" +
+	"\x06values\x18\x03 \x03(\x05B\v\xbaH\b\x92\x01\x05\b\x01\x10\xff\x01R\x06valuesB\x11\n" +
+	"\x0f_container_name\"{\n" +
+	"&PodFailurePolicyOnPodConditionsPattern\x12\x1a\n" +
+	"\x04type\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04type\x125\n" +
+	"\x06status\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18R\x00R\x04TrueR\x05FalseR\aUnknownR\x06status\"\\\n" +
+	"\rSuccessPolicy\x12K\n" +
+	"\x05rules\x18\x01 \x03(\v2).windlass.scheduling.v1.SuccessPolicyRuleB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10\x14R\x05rules\"\xb1\x01\n" +
+	"\x11SuccessPolicyRule\x12;\n" +
+	"\x11succeeded_indexes\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04H\x00R\x10succeededIndexes\x88\x01\x01\x125\n" +
+	"\x0fsucceeded_count\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02 \x00H\x01R\x0esucceededCount\x88\x01\x01B\x14\n" +
+	"\x12_succeeded_indexesB\x12\n" +
+	"\x10_succeeded_count\"\x91\x04\n" +
 	"\tJobStatus\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
@@ -394,13 +823,17 @@ const file_windlass_scheduling_v1_job_proto_rawDesc = "" +
 	"\tsucceeded\x18\x05 \x01(\x05H\x01R\tsucceeded\x88\x01\x01\x12\x1b\n" +
 	"\x06failed\x18\x06 \x01(\x05H\x02R\x06failed\x88\x01\x01\x12\x19\n" +
 	"\x05ready\x18\a \x01(\x05H\x03R\x05ready\x88\x01\x01\x12%\n" +
-	"\vterminating\x18\b \x01(\x05H\x04R\vterminating\x88\x01\x01B\t\n" +
+	"\vterminating\x18\b \x01(\x05H\x04R\vterminating\x88\x01\x01\x12+\n" +
+	"\x11completed_indexes\x18\t \x01(\tR\x10completedIndexes\x12*\n" +
+	"\x0efailed_indexes\x18\n" +
+	" \x01(\tH\x05R\rfailedIndexes\x88\x01\x01B\t\n" +
 	"\a_activeB\f\n" +
 	"\n" +
 	"_succeededB\t\n" +
 	"\a_failedB\b\n" +
 	"\x06_readyB\x0e\n" +
-	"\f_terminatingB\xea\x01\n" +
+	"\f_terminatingB\x11\n" +
+	"\x0f_failed_indexesB\xea\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\bJobProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -415,31 +848,43 @@ func file_windlass_scheduling_v1_job_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_job_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_scheduling_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_windlass_scheduling_v1_job_proto_goTypes = []any{
-	(*Job)(nil),                   // 0: windlass.scheduling.v1.Job
-	(*JobSpec)(nil),               // 1: windlass.scheduling.v1.JobSpec
-	(*JobStatus)(nil),             // 2: windlass.scheduling.v1.JobStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),      // 4: windlass.meta.v1.LabelSelector
-	(*PodTemplateSpec)(nil),       // 5: windlass.scheduling.v1.PodTemplateSpec
-	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Job)(nil),                  // 0: windlass.scheduling.v1.Job
+	(*JobSpec)(nil),              // 1: windlass.scheduling.v1.JobSpec
+	(*PodFailurePolicy)(nil),     // 2: windlass.scheduling.v1.PodFailurePolicy
+	(*PodFailurePolicyRule)(nil), // 3: windlass.scheduling.v1.PodFailurePolicyRule
+	(*PodFailurePolicyOnExitCodesRequirement)(nil), // 4: windlass.scheduling.v1.PodFailurePolicyOnExitCodesRequirement
+	(*PodFailurePolicyOnPodConditionsPattern)(nil), // 5: windlass.scheduling.v1.PodFailurePolicyOnPodConditionsPattern
+	(*SuccessPolicy)(nil),                          // 6: windlass.scheduling.v1.SuccessPolicy
+	(*SuccessPolicyRule)(nil),                      // 7: windlass.scheduling.v1.SuccessPolicyRule
+	(*JobStatus)(nil),                              // 8: windlass.scheduling.v1.JobStatus
+	(*v1.ObjectMeta)(nil),                          // 9: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),                       // 10: windlass.meta.v1.LabelSelector
+	(*PodTemplateSpec)(nil),                        // 11: windlass.scheduling.v1.PodTemplateSpec
+	(*v1.Condition)(nil),                           // 12: windlass.meta.v1.Condition
+	(*timestamppb.Timestamp)(nil),                  // 13: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_job_proto_depIdxs = []int32{
-	3, // 0: windlass.scheduling.v1.Job.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.scheduling.v1.Job.spec:type_name -> windlass.scheduling.v1.JobSpec
-	2, // 2: windlass.scheduling.v1.Job.status:type_name -> windlass.scheduling.v1.JobStatus
-	4, // 3: windlass.scheduling.v1.JobSpec.selector:type_name -> windlass.meta.v1.LabelSelector
-	5, // 4: windlass.scheduling.v1.JobSpec.template:type_name -> windlass.scheduling.v1.PodTemplateSpec
-	6, // 5: windlass.scheduling.v1.JobStatus.conditions:type_name -> windlass.meta.v1.Condition
-	7, // 6: windlass.scheduling.v1.JobStatus.start_time:type_name -> google.protobuf.Timestamp
-	7, // 7: windlass.scheduling.v1.JobStatus.completion_time:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	9,  // 0: windlass.scheduling.v1.Job.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.scheduling.v1.Job.spec:type_name -> windlass.scheduling.v1.JobSpec
+	8,  // 2: windlass.scheduling.v1.Job.status:type_name -> windlass.scheduling.v1.JobStatus
+	10, // 3: windlass.scheduling.v1.JobSpec.selector:type_name -> windlass.meta.v1.LabelSelector
+	11, // 4: windlass.scheduling.v1.JobSpec.template:type_name -> windlass.scheduling.v1.PodTemplateSpec
+	2,  // 5: windlass.scheduling.v1.JobSpec.pod_failure_policy:type_name -> windlass.scheduling.v1.PodFailurePolicy
+	6,  // 6: windlass.scheduling.v1.JobSpec.success_policy:type_name -> windlass.scheduling.v1.SuccessPolicy
+	3,  // 7: windlass.scheduling.v1.PodFailurePolicy.rules:type_name -> windlass.scheduling.v1.PodFailurePolicyRule
+	4,  // 8: windlass.scheduling.v1.PodFailurePolicyRule.on_exit_codes:type_name -> windlass.scheduling.v1.PodFailurePolicyOnExitCodesRequirement
+	5,  // 9: windlass.scheduling.v1.PodFailurePolicyRule.on_pod_conditions:type_name -> windlass.scheduling.v1.PodFailurePolicyOnPodConditionsPattern
+	7,  // 10: windlass.scheduling.v1.SuccessPolicy.rules:type_name -> windlass.scheduling.v1.SuccessPolicyRule
+	12, // 11: windlass.scheduling.v1.JobStatus.conditions:type_name -> windlass.meta.v1.Condition
+	13, // 12: windlass.scheduling.v1.JobStatus.start_time:type_name -> google.protobuf.Timestamp
+	13, // 13: windlass.scheduling.v1.JobStatus.completion_time:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_job_proto_init() }
@@ -449,14 +894,16 @@ func file_windlass_scheduling_v1_job_proto_init() {
 	}
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_job_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_job_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_job_proto_msgTypes[4].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_job_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_job_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_job_proto_rawDesc), len(file_windlass_scheduling_v1_job_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

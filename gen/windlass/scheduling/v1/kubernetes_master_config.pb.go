@@ -193,7 +193,9 @@ func (x *KubernetesMasterSettings) GetSchedulerConfigFile() string {
 type KubernetesMasterConfigStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conditions: InForce, which names settings without effect if it is False.
-	Conditions    []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Files that plugins are configured by.
+	Files         []*AdmissionPluginFile `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +237,13 @@ func (x *KubernetesMasterConfigStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *KubernetesMasterConfigStatus) GetFiles() []*AdmissionPluginFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
 var File_windlass_scheduling_v1_kubernetes_master_config_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_kubernetes_master_config_proto_rawDesc = "" +
@@ -263,11 +272,12 @@ const file_windlass_scheduling_v1_kubernetes_master_config_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.ListValueR\x05value:\x028\x01\x1aa\n" +
 	"\x17SchedulerArgumentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.ListValueR\x05value:\x028\x01\"[\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.ListValueR\x05value:\x028\x01\"\x9e\x01\n" +
 	"\x1cKubernetesMasterConfigStatus\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\xfd\x01\n" +
+	"conditions\x12A\n" +
+	"\x05files\x18\x02 \x03(\v2+.windlass.scheduling.v1.AdmissionPluginFileR\x05filesB\xfd\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x1bKubernetesMasterConfigProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -293,7 +303,8 @@ var file_windlass_scheduling_v1_kubernetes_master_config_proto_goTypes = []any{
 	(*v1.ObjectMeta)(nil),                // 6: windlass.meta.v1.ObjectMeta
 	(*AdmissionPlugins)(nil),             // 7: windlass.scheduling.v1.AdmissionPlugins
 	(*v1.Condition)(nil),                 // 8: windlass.meta.v1.Condition
-	(*structpb.ListValue)(nil),           // 9: google.protobuf.ListValue
+	(*AdmissionPluginFile)(nil),          // 9: windlass.scheduling.v1.AdmissionPluginFile
+	(*structpb.ListValue)(nil),           // 10: google.protobuf.ListValue
 }
 var file_windlass_scheduling_v1_kubernetes_master_config_proto_depIdxs = []int32{
 	6,  // 0: windlass.scheduling.v1.KubernetesMasterConfig.metadata:type_name -> windlass.meta.v1.ObjectMeta
@@ -304,14 +315,15 @@ var file_windlass_scheduling_v1_kubernetes_master_config_proto_depIdxs = []int32
 	4,  // 5: windlass.scheduling.v1.KubernetesMasterSettings.api_server_arguments:type_name -> windlass.scheduling.v1.KubernetesMasterSettings.ApiServerArgumentsEntry
 	5,  // 6: windlass.scheduling.v1.KubernetesMasterSettings.scheduler_arguments:type_name -> windlass.scheduling.v1.KubernetesMasterSettings.SchedulerArgumentsEntry
 	8,  // 7: windlass.scheduling.v1.KubernetesMasterConfigStatus.conditions:type_name -> windlass.meta.v1.Condition
-	9,  // 8: windlass.scheduling.v1.KubernetesMasterSettings.ControllerArgumentsEntry.value:type_name -> google.protobuf.ListValue
-	9,  // 9: windlass.scheduling.v1.KubernetesMasterSettings.ApiServerArgumentsEntry.value:type_name -> google.protobuf.ListValue
-	9,  // 10: windlass.scheduling.v1.KubernetesMasterSettings.SchedulerArgumentsEntry.value:type_name -> google.protobuf.ListValue
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 8: windlass.scheduling.v1.KubernetesMasterConfigStatus.files:type_name -> windlass.scheduling.v1.AdmissionPluginFile
+	10, // 9: windlass.scheduling.v1.KubernetesMasterSettings.ControllerArgumentsEntry.value:type_name -> google.protobuf.ListValue
+	10, // 10: windlass.scheduling.v1.KubernetesMasterSettings.ApiServerArgumentsEntry.value:type_name -> google.protobuf.ListValue
+	10, // 11: windlass.scheduling.v1.KubernetesMasterSettings.SchedulerArgumentsEntry.value:type_name -> google.protobuf.ListValue
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_kubernetes_master_config_proto_init() }

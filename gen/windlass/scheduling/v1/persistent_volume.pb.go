@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A volume of storage. It is stored, but no predicate uses it. Source: Kubernetes' PersistentVolume.
+// A volume of storage. Source: Kubernetes' PersistentVolume.
 type PersistentVolume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "v1".
@@ -113,17 +113,17 @@ type PersistentVolumeSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size, as quantities.
 	Capacity map[string]*structpb.Value `protobuf:"bytes,1,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod.
+	// ReadWriteOnce, ReadOnlyMany, ReadWriteMany.
 	AccessModes []string `protobuf:"bytes,2,rep,name=access_modes,json=accessModes,proto3" json:"access_modes,omitempty"`
-	// The claim that it is bound to.
+	// The claim that it is bound to, or reserved for if its uid is empty.
 	ClaimRef *v1.ObjectReference `protobuf:"bytes,3,opt,name=claim_ref,json=claimRef,proto3" json:"claim_ref,omitempty"`
-	// Retain, Recycle or Delete.
+	// What happens to it once its claim is deleted: Retain (the default), or Delete, which its provisioner carries out.
 	PersistentVolumeReclaimPolicy string `protobuf:"bytes,4,opt,name=persistent_volume_reclaim_policy,json=persistentVolumeReclaimPolicy,proto3" json:"persistent_volume_reclaim_policy,omitempty"`
 	// Storage class.
 	StorageClassName string `protobuf:"bytes,5,opt,name=storage_class_name,json=storageClassName,proto3" json:"storage_class_name,omitempty"`
 	// Filesystem or Block.
 	VolumeMode *string `protobuf:"bytes,6,opt,name=volume_mode,json=volumeMode,proto3,oneof" json:"volume_mode,omitempty"`
-	// Nodes that can access it.
+	// Nodes that can access it: "required" has a node selector, as the required node affinity of a pod.
 	NodeAffinity *structpb.Struct `protobuf:"bytes,7,opt,name=node_affinity,json=nodeAffinity,proto3" json:"node_affinity,omitempty"`
 	// Mount options.
 	MountOptions []string `protobuf:"bytes,8,rep,name=mount_options,json=mountOptions,proto3" json:"mount_options,omitempty"`
@@ -143,7 +143,7 @@ type PersistentVolumeSpec struct {
 	Iscsi *structpb.Struct `protobuf:"bytes,15,opt,name=iscsi,proto3" json:"iscsi,omitempty"`
 	// A RADOS block device.
 	Rbd *structpb.Struct `protobuf:"bytes,16,opt,name=rbd,proto3" json:"rbd,omitempty"`
-	// A volume of a CSI driver.
+	// A volume of a CSI driver. That of "windlass.dev/local" is a directory of the node that nodeAffinity names.
 	Csi           *structpb.Struct `protobuf:"bytes,17,opt,name=csi,proto3" json:"csi,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -366,21 +366,24 @@ var File_windlass_scheduling_v1_persistent_volume_proto protoreflect.FileDescrip
 
 const file_windlass_scheduling_v1_persistent_volume_proto_rawDesc = "" +
 	"\n" +
-	".windlass/scheduling/v1/persistent_volume.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xb0\x04\n" +
+	".windlass/scheduling/v1/persistent_volume.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xea\x04\n" +
 	"\x10PersistentVolume\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12@\n" +
 	"\x04spec\x18\x04 \x01(\v2,.windlass.scheduling.v1.PersistentVolumeSpecR\x04spec\x12F\n" +
-	"\x06status\x18\x05 \x01(\v2..windlass.scheduling.v1.PersistentVolumeStatusR\x06status:\xa2\x02\xa2\xbb\x18\x9d\x02\x12\x02v1\x1a\x10PersistentVolume\"\x11persistentvolumes*\x10persistentvolume2\x02pvJ!\n" +
+	"\x06status\x18\x05 \x01(\v2..windlass.scheduling.v1.PersistentVolumeStatusR\x06status:\xdc\x02\xa2\xbb\x18\xd7\x02\x12\x02v1\x1a\x10PersistentVolume\"\x11persistentvolumes*\x10persistentvolume2\x02pvJ!\n" +
 	"\bCAPACITY\x12\x15spec.capacity.storageJ \n" +
 	"\fACCESS MODES\x12\x10spec.accessModesJ4\n" +
 	"\x0eRECLAIM POLICY\x12\"spec.persistentVolumeReclaimPolicyJ\x16\n" +
 	"\x06STATUS\x12\fstatus.phaseJ\x1b\n" +
 	"\x05CLAIM\x12\x12spec.claimRef.nameJ%\n" +
-	"\fSTORAGECLASS\x12\x15spec.storageClassNameJ\x05\n" +
-	"\x03AGE\"\xa1\t\n" +
+	"\fSTORAGECLASS\x12\x15spec.storageClassNameJ\x17\n" +
+	"\x06REASON\x12\rstatus.reasonJ\x05\n" +
+	"\x03AGEJ\x1f\n" +
+	"\n" +
+	"VOLUMEMODE\x12\x0fspec.volumeMode\x18\x01\"\xa1\t\n" +
 	"\x14PersistentVolumeSpec\x12\xda\x01\n" +
 	"\bcapacity\x18\x01 \x03(\v2:.windlass.scheduling.v1.PersistentVolumeSpec.CapacityEntryB\x81\x01\xbaH~\x9a\x01{*y\xba\x01v\n" +
 	"\bquantity\x12<must be a quantity: a number or a string such as 500m or 2Gi\x1a,type(this) == double || type(this) == stringR\bcapacity\x12!\n" +

@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A claim for storage. It is stored but not bound. Source: Kubernetes' PersistentVolumeClaim.
+// A claim for storage. Source: Kubernetes' PersistentVolumeClaim.
 type PersistentVolumeClaim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "v1".
@@ -111,7 +111,7 @@ func (x *PersistentVolumeClaim) GetStatus() *PersistentVolumeClaimStatus {
 // Desired state of a claim.
 type PersistentVolumeClaimSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod.
+	// ReadWriteOnce, ReadOnlyMany, ReadWriteMany.
 	AccessModes []string `protobuf:"bytes,1,rep,name=access_modes,json=accessModes,proto3" json:"access_modes,omitempty"`
 	// Selects the volumes.
 	Selector *v1.LabelSelector `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
@@ -119,7 +119,7 @@ type PersistentVolumeClaimSpec struct {
 	Resources *structpb.Struct `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
 	// The volume that it is bound to.
 	VolumeName string `protobuf:"bytes,4,opt,name=volume_name,json=volumeName,proto3" json:"volume_name,omitempty"`
-	// Storage class.
+	// Storage class. Absent means the default class; "" means volumes without a class.
 	StorageClassName *string `protobuf:"bytes,5,opt,name=storage_class_name,json=storageClassName,proto3,oneof" json:"storage_class_name,omitempty"`
 	// Filesystem or Block.
 	VolumeMode *string `protobuf:"bytes,6,opt,name=volume_mode,json=volumeMode,proto3,oneof" json:"volume_mode,omitempty"`
@@ -285,20 +285,22 @@ var File_windlass_scheduling_v1_persistent_volume_claim_proto protoreflect.FileD
 
 const file_windlass_scheduling_v1_persistent_volume_claim_proto_rawDesc = "" +
 	"\n" +
-	"4windlass/scheduling/v1/persistent_volume_claim.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xa4\x04\n" +
+	"4windlass/scheduling/v1/persistent_volume_claim.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xc5\x04\n" +
 	"\x15PersistentVolumeClaim\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12E\n" +
 	"\x04spec\x18\x04 \x01(\v21.windlass.scheduling.v1.PersistentVolumeClaimSpecR\x04spec\x12K\n" +
-	"\x06status\x18\x05 \x01(\v23.windlass.scheduling.v1.PersistentVolumeClaimStatusR\x06status:\x87\x02\xa2\xbb\x18\x82\x02\x12\x02v1\x1a\x15PersistentVolumeClaim\"\x16persistentvolumeclaims*\x15persistentvolumeclaim2\x03pvc8\x01B\adefaultJ\x16\n" +
+	"\x06status\x18\x05 \x01(\v23.windlass.scheduling.v1.PersistentVolumeClaimStatusR\x06status:\xa8\x02\xa2\xbb\x18\xa3\x02\x12\x02v1\x1a\x15PersistentVolumeClaim\"\x16persistentvolumeclaims*\x15persistentvolumeclaim2\x03pvc8\x01B\adefaultJ\x16\n" +
 	"\x06STATUS\x12\fstatus.phaseJ\x19\n" +
 	"\x06VOLUME\x12\x0fspec.volumeNameJ#\n" +
 	"\bCAPACITY\x12\x17status.capacity.storageJ \n" +
 	"\fACCESS MODES\x12\x10spec.accessModesJ%\n" +
 	"\fSTORAGECLASS\x12\x15spec.storageClassNameJ\x05\n" +
-	"\x03AGE\"\x8d\x03\n" +
+	"\x03AGEJ\x1f\n" +
+	"\n" +
+	"VOLUMEMODE\x12\x0fspec.volumeMode\x18\x01\"\x8d\x03\n" +
 	"\x19PersistentVolumeClaimSpec\x12!\n" +
 	"\faccess_modes\x18\x01 \x03(\tR\vaccessModes\x12;\n" +
 	"\bselector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\bselector\x125\n" +

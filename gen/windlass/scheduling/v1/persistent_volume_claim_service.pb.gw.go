@@ -712,6 +712,33 @@ func request_PersistentVolumeClaimService_WatchPersistentVolumeClaims_1(ctx cont
 	return stream, metadata, nil
 }
 
+func request_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(ctx context.Context, marshaler runtime.Marshaler, client PersistentVolumeClaimServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanPersistentVolumeClaimRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanPersistentVolumeClaim(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(ctx context.Context, marshaler runtime.Marshaler, server PersistentVolumeClaimServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanPersistentVolumeClaimRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanPersistentVolumeClaim(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterPersistentVolumeClaimServiceHandlerServer registers the http handlers for service PersistentVolumeClaimService to "mux".
 // UnaryRPC     :call PersistentVolumeClaimServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -931,6 +958,26 @@ func RegisterPersistentVolumeClaimServiceHandlerServer(ctx context.Context, mux 
 		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
 		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
 		return
+	})
+	mux.Handle(http.MethodPost, pattern_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.scheduling.v1.PersistentVolumeClaimService/PlanPersistentVolumeClaim", runtime.WithHTTPPathPattern("/v1/persistentvolumeclaims:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -1176,6 +1223,23 @@ func RegisterPersistentVolumeClaimServiceHandlerClient(ctx context.Context, mux 
 		}
 		forward_PersistentVolumeClaimService_WatchPersistentVolumeClaims_1(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.scheduling.v1.PersistentVolumeClaimService/PlanPersistentVolumeClaim", runtime.WithHTTPPathPattern("/v1/persistentvolumeclaims:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -1192,6 +1256,7 @@ var (
 	pattern_PersistentVolumeClaimService_DeletePersistentVolumeClaim_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "persistentvolumeclaims", "name"}, ""))
 	pattern_PersistentVolumeClaimService_WatchPersistentVolumeClaims_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "persistentvolumeclaims"}, "watch"))
 	pattern_PersistentVolumeClaimService_WatchPersistentVolumeClaims_1       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "persistentvolumeclaims"}, "watch"))
+	pattern_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "persistentvolumeclaims"}, "plan"))
 )
 
 var (
@@ -1207,4 +1272,5 @@ var (
 	forward_PersistentVolumeClaimService_DeletePersistentVolumeClaim_0       = runtime.ForwardResponseMessage
 	forward_PersistentVolumeClaimService_WatchPersistentVolumeClaims_0       = runtime.ForwardResponseStream
 	forward_PersistentVolumeClaimService_WatchPersistentVolumeClaims_1       = runtime.ForwardResponseStream
+	forward_PersistentVolumeClaimService_PlanPersistentVolumeClaim_0         = runtime.ForwardResponseMessage
 )

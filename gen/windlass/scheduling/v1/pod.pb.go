@@ -213,9 +213,9 @@ type PodSpec struct {
 	Tolerations []*Toleration `protobuf:"bytes,22,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
 	// Entries for the hosts file; stored but not used.
 	HostAliases []*structpb.Struct `protobuf:"bytes,23,rep,name=host_aliases,json=hostAliases,proto3" json:"host_aliases,omitempty"`
-	// Name of the pod's priority class.
+	// Name of the pod's PriorityClass; the default is the class with globalDefault.
 	PriorityClassName string `protobuf:"bytes,24,opt,name=priority_class_name,json=priorityClassName,proto3" json:"priority_class_name,omitempty"`
-	// Priority of the pod; pods with a higher priority are placed first.
+	// Output only. Priority of the pod's class, 0 without one; pods with a higher priority are placed first.
 	Priority *int32 `protobuf:"varint,25,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Settings of the DNS resolver; stored but not used.
 	DnsConfig *structpb.Struct `protobuf:"bytes,26,opt,name=dns_config,json=dnsConfig,proto3" json:"dns_config,omitempty"`
@@ -225,11 +225,12 @@ type PodSpec struct {
 	RuntimeClassName *string `protobuf:"bytes,28,opt,name=runtime_class_name,json=runtimeClassName,proto3,oneof" json:"runtime_class_name,omitempty"`
 	// Whether services appear in the environment; stored but not used.
 	EnableServiceLinks *bool `protobuf:"varint,29,opt,name=enable_service_links,json=enableServiceLinks,proto3,oneof" json:"enable_service_links,omitempty"`
-	// Never or PreemptLowerPriority; stored but not used.
+	// Output only. The preemptionPolicy of the pod's class: Never or PreemptLowerPriority.
 	PreemptionPolicy *string `protobuf:"bytes,30,opt,name=preemption_policy,json=preemptionPolicy,proto3,oneof" json:"preemption_policy,omitempty"`
 	// Resources of the pod in addition to those of its containers, as quantities.
 	Overhead map[string]*structpb.Value `protobuf:"bytes,31,rep,name=overhead,proto3" json:"overhead,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// How pods are distributed over topologies; stored but without effect.
+	// How the pods are distributed over topologies: maxSkew, topologyKey, whenUnsatisfiable, labelSelector,
+	// matchLabelKeys, minDomains, nodeAffinityPolicy and nodeTaintsPolicy.
 	TopologySpreadConstraints []*structpb.Struct `protobuf:"bytes,32,rep,name=topology_spread_constraints,json=topologySpreadConstraints,proto3" json:"topology_spread_constraints,omitempty"`
 	// True to use the full domain name as host name; stored but not used.
 	SetHostnameAsFqdn *bool `protobuf:"varint,33,opt,name=set_hostname_as_fqdn,json=setHostnameAsFQDN,proto3,oneof" json:"set_hostname_as_fqdn,omitempty"`
@@ -541,7 +542,7 @@ type Container struct {
 	WorkingDir string `protobuf:"bytes,5,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
 	// Ports that the container listens on.
 	Ports []*ContainerPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
-	// Environment variables from other objects; stored but not used.
+	// Environment variables from other objects. Refused: not in force.
 	EnvFrom []*structpb.Struct `protobuf:"bytes,7,rep,name=env_from,json=envFrom,proto3" json:"env_from,omitempty"`
 	// Environment variables.
 	Env []*EnvVar `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty"`
@@ -549,13 +550,13 @@ type Container struct {
 	Resources *ResourceRequirements `protobuf:"bytes,9,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Volume mounts.
 	VolumeMounts []*VolumeMount `protobuf:"bytes,10,rep,name=volume_mounts,json=volumeMounts,proto3" json:"volume_mounts,omitempty"`
-	// Liveness probe; stored but without effect.
+	// Liveness probe. Refused: not in force.
 	LivenessProbe *structpb.Struct `protobuf:"bytes,11,opt,name=liveness_probe,json=livenessProbe,proto3" json:"liveness_probe,omitempty"`
-	// Readiness probe; stored but without effect.
+	// Readiness probe. Refused: not in force.
 	ReadinessProbe *structpb.Struct `protobuf:"bytes,12,opt,name=readiness_probe,json=readinessProbe,proto3" json:"readiness_probe,omitempty"`
-	// Startup probe; stored but without effect.
+	// Startup probe. Refused: not in force.
 	StartupProbe *structpb.Struct `protobuf:"bytes,13,opt,name=startup_probe,json=startupProbe,proto3" json:"startup_probe,omitempty"`
-	// Actions at the start and the end of the container; stored but without effect.
+	// Actions at the start and the end of the container; stored with a warning: not in force.
 	Lifecycle *structpb.Struct `protobuf:"bytes,14,opt,name=lifecycle,proto3" json:"lifecycle,omitempty"`
 	// File with the termination message.
 	TerminationMessagePath string `protobuf:"bytes,15,opt,name=termination_message_path,json=terminationMessagePath,proto3" json:"termination_message_path,omitempty"`
@@ -2296,20 +2297,20 @@ var File_windlass_scheduling_v1_pod_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_pod_proto_rawDesc = "" +
 	"\n" +
-	" windlass/scheduling/v1/pod.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a%windlass/scheduling/v1/affinity.proto\"\xa6\x03\n" +
+	" windlass/scheduling/v1/pod.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a%windlass/scheduling/v1/affinity.proto\"\xa8\x03\n" +
 	"\x03Pod\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x123\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1f.windlass.scheduling.v1.PodSpecR\x04spec\x129\n" +
-	"\x06status\x18\x05 \x01(\v2!.windlass.scheduling.v1.PodStatusR\x06status:\xbf\x01\xa2\xbb\x18\xba\x01\x12\x02v1\x1a\x03Pod\"\x04pods*\x03pod2\x02po8\x01B\adefaultJ!\n" +
+	"\x06status\x18\x05 \x01(\v2!.windlass.scheduling.v1.PodStatusR\x06status:\xc1\x01\xa2\xbb\x18\xbc\x01\x12\x02v1\x1a\x03Pod\"\x04pods*\x03pod2\x02po8\x01B\adefaultJ!\n" +
 	"\x05READY\x12\x18status.containerStatusesJ\x16\n" +
 	"\x06STATUS\x12\fstatus.phaseJ$\n" +
 	"\bRESTARTS\x12\x18status.containerStatusesJ\x05\n" +
 	"\x03AGEJ\x14\n" +
 	"\x02IP\x12\fstatus.podIP\x18\x01J\x17\n" +
-	"\x04NODE\x12\rspec.nodeName\x18\x01\"\x80\x01\n" +
+	"\x04NODE\x12\rspec.nodeName\x18\x01p\x01\"\x80\x01\n" +
 	"\x0fPodTemplateSpec\x128\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x123\n" +
 	"\x04spec\x18\x02 \x01(\v2\x1f.windlass.scheduling.v1.PodSpecR\x04spec\"\xa6\x14\n" +

@@ -263,6 +263,282 @@ func (*ConfirmPodGoneResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
+// Request of ResolveVolumes.
+type ResolveVolumesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the pod.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Random ID of the directory in which the agent has the volumes of the driver "windlass.dev/local". A volume that was
+	// made in another one is refused, since its data is not there.
+	StoreId       string `protobuf:"bytes,30,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveVolumesRequest) Reset() {
+	*x = ResolveVolumesRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveVolumesRequest) ProtoMessage() {}
+
+func (x *ResolveVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ResolveVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ResolveVolumesRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *ResolveVolumesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResolveVolumesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResolveVolumesRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ResolveVolumesRequest) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
+// The volumes of a pod's claims.
+type ResolveVolumesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The volumes, by the name of the pod's volume.
+	Volumes       map[string]*PersistentVolume `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveVolumesResponse) Reset() {
+	*x = ResolveVolumesResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveVolumesResponse) ProtoMessage() {}
+
+func (x *ResolveVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ResolveVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResolveVolumesResponse) GetVolumes() map[string]*PersistentVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// Request of WatchOwnVolumes.
+type WatchOwnVolumesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName      string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchOwnVolumesRequest) Reset() {
+	*x = WatchOwnVolumesRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchOwnVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchOwnVolumesRequest) ProtoMessage() {}
+
+func (x *WatchOwnVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchOwnVolumesRequest.ProtoReflect.Descriptor instead.
+func (*WatchOwnVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WatchOwnVolumesRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+// Request of ConfirmVolumeGone.
+type ConfirmVolumeGoneRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Name of the volume.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the volume.
+	Uid           string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmVolumeGoneRequest) Reset() {
+	*x = ConfirmVolumeGoneRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmVolumeGoneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmVolumeGoneRequest) ProtoMessage() {}
+
+func (x *ConfirmVolumeGoneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmVolumeGoneRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmVolumeGoneRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ConfirmVolumeGoneRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *ConfirmVolumeGoneRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ConfirmVolumeGoneRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+// Response of ConfirmVolumeGone; the call succeeds if the object does not exist.
+type ConfirmVolumeGoneResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmVolumeGoneResponse) Reset() {
+	*x = ConfirmVolumeGoneResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmVolumeGoneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmVolumeGoneResponse) ProtoMessage() {}
+
+func (x *ConfirmVolumeGoneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmVolumeGoneResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmVolumeGoneResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{8}
+}
+
 // Request of Attend.
 type AttendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -274,7 +550,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +562,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +575,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AttendRequest) GetNodeName() string {
@@ -330,7 +606,7 @@ type AttendResponse struct {
 
 func (x *AttendResponse) Reset() {
 	*x = AttendResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +618,7 @@ func (x *AttendResponse) String() string {
 func (*AttendResponse) ProtoMessage() {}
 
 func (x *AttendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +631,7 @@ func (x *AttendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendResponse.ProtoReflect.Descriptor instead.
 func (*AttendResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttendResponse) GetId() string {
@@ -421,7 +697,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +709,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +722,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeliverRequest) GetNodeName() string {
@@ -504,7 +780,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +792,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +805,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeliverResponse) GetStdin() []byte {
@@ -550,7 +826,7 @@ var File_windlass_scheduling_v1_pod_agent_service_proto protoreflect.FileDescrip
 
 const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\n" +
-	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\":\n" +
+	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\":\n" +
 	"\x13WatchOwnPodsRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xce\x01\n" +
 	"\x10ReportPodRequest\x12#\n" +
@@ -564,7 +840,25 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
 	"\x03uid\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\"\x18\n" +
-	"\x16ConfirmPodGoneResponse\"4\n" +
+	"\x16ConfirmPodGoneResponse\"\xb3\x01\n" +
+	"\x15ResolveVolumesRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12$\n" +
+	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
+	"\x03uid\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\x12\x19\n" +
+	"\bstore_id\x18\x1e \x01(\tR\astoreId\"\xd5\x01\n" +
+	"\x16ResolveVolumesResponse\x12U\n" +
+	"\avolumes\x18\x01 \x03(\v2;.windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntryR\avolumes\x1ad\n" +
+	"\fVolumesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12>\n" +
+	"\x05value\x18\x02 \x01(\v2(.windlass.scheduling.v1.PersistentVolumeR\x05value:\x028\x01\"=\n" +
+	"\x16WatchOwnVolumesRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"u\n" +
+	"\x18ConfirmVolumeGoneRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
+	"\x03uid\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\"\x1b\n" +
+	"\x19ConfirmVolumeGoneResponse\"4\n" +
 	"\rAttendRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xda\x01\n" +
 	"\x0eAttendResponse\x12\x0e\n" +
@@ -585,14 +879,20 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"_exit_code\"J\n" +
 	"\x0fDeliverResponse\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\fR\x05stdin\x12!\n" +
-	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed2\xfa\x04\n" +
+	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed2\xce\b\n" +
 	"\x0fPodAgentService\x12}\n" +
 	"\fWatchOwnPods\x12+.windlass.scheduling.v1.WatchOwnPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12q\n" +
 	"\tReportPod\x12(.windlass.scheduling.v1.ReportPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"\x1d\xaa\xbb\x18\x19\n" +
 	"\x06update\x1a\vpods/status \x010\x01\x12\x87\x01\n" +
 	"\x0eConfirmPodGone\x12-.windlass.scheduling.v1.ConfirmPodGoneRequest\x1a..windlass.scheduling.v1.ConfirmPodGoneResponse\"\x16\xaa\xbb\x18\x12\n" +
-	"\x06delete\x1a\x04pods \x010\x01\x12n\n" +
+	"\x06delete\x1a\x04pods \x010\x01\x12\x91\x01\n" +
+	"\x0eResolveVolumes\x12-.windlass.scheduling.v1.ResolveVolumesRequest\x1a..windlass.scheduling.v1.ResolveVolumesResponse\" \xaa\xbb\x18\x1c\n" +
+	"\x03get\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
+	"\x0fWatchOwnVolumes\x12..windlass.scheduling.v1.WatchOwnVolumesRequest\x1a6.windlass.scheduling.v1.WatchPersistentVolumesResponse\" \xaa\xbb\x18\x1c\n" +
+	"\x05watch\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
+	"\x11ConfirmVolumeGone\x120.windlass.scheduling.v1.ConfirmVolumeGoneRequest\x1a1.windlass.scheduling.v1.ConfirmVolumeGoneResponse\"#\xaa\xbb\x18\x1f\n" +
+	"\x06delete\x1a\x11persistentvolumes \x010\x01\x12n\n" +
 	"\x06Attend\x12%.windlass.scheduling.v1.AttendRequest\x1a&.windlass.scheduling.v1.AttendResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12{\n" +
 	"\aDeliver\x12&.windlass.scheduling.v1.DeliverRequest\x1a'.windlass.scheduling.v1.DeliverResponse\"\x1b\xaa\xbb\x18\x17\n" +
@@ -611,41 +911,57 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
-	(*WatchOwnPodsRequest)(nil),    // 0: windlass.scheduling.v1.WatchOwnPodsRequest
-	(*ReportPodRequest)(nil),       // 1: windlass.scheduling.v1.ReportPodRequest
-	(*ConfirmPodGoneRequest)(nil),  // 2: windlass.scheduling.v1.ConfirmPodGoneRequest
-	(*ConfirmPodGoneResponse)(nil), // 3: windlass.scheduling.v1.ConfirmPodGoneResponse
-	(*AttendRequest)(nil),          // 4: windlass.scheduling.v1.AttendRequest
-	(*AttendResponse)(nil),         // 5: windlass.scheduling.v1.AttendResponse
-	(*DeliverRequest)(nil),         // 6: windlass.scheduling.v1.DeliverRequest
-	(*DeliverResponse)(nil),        // 7: windlass.scheduling.v1.DeliverResponse
-	(*PodStatus)(nil),              // 8: windlass.scheduling.v1.PodStatus
-	(*GetPodLogRequest)(nil),       // 9: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),           // 10: windlass.scheduling.v1.ExecPodStart
-	(*WatchPodsResponse)(nil),      // 11: windlass.scheduling.v1.WatchPodsResponse
-	(*Pod)(nil),                    // 12: windlass.scheduling.v1.Pod
+	(*WatchOwnPodsRequest)(nil),            // 0: windlass.scheduling.v1.WatchOwnPodsRequest
+	(*ReportPodRequest)(nil),               // 1: windlass.scheduling.v1.ReportPodRequest
+	(*ConfirmPodGoneRequest)(nil),          // 2: windlass.scheduling.v1.ConfirmPodGoneRequest
+	(*ConfirmPodGoneResponse)(nil),         // 3: windlass.scheduling.v1.ConfirmPodGoneResponse
+	(*ResolveVolumesRequest)(nil),          // 4: windlass.scheduling.v1.ResolveVolumesRequest
+	(*ResolveVolumesResponse)(nil),         // 5: windlass.scheduling.v1.ResolveVolumesResponse
+	(*WatchOwnVolumesRequest)(nil),         // 6: windlass.scheduling.v1.WatchOwnVolumesRequest
+	(*ConfirmVolumeGoneRequest)(nil),       // 7: windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	(*ConfirmVolumeGoneResponse)(nil),      // 8: windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	(*AttendRequest)(nil),                  // 9: windlass.scheduling.v1.AttendRequest
+	(*AttendResponse)(nil),                 // 10: windlass.scheduling.v1.AttendResponse
+	(*DeliverRequest)(nil),                 // 11: windlass.scheduling.v1.DeliverRequest
+	(*DeliverResponse)(nil),                // 12: windlass.scheduling.v1.DeliverResponse
+	nil,                                    // 13: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	(*PodStatus)(nil),                      // 14: windlass.scheduling.v1.PodStatus
+	(*GetPodLogRequest)(nil),               // 15: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                   // 16: windlass.scheduling.v1.ExecPodStart
+	(*PersistentVolume)(nil),               // 17: windlass.scheduling.v1.PersistentVolume
+	(*WatchPodsResponse)(nil),              // 18: windlass.scheduling.v1.WatchPodsResponse
+	(*Pod)(nil),                            // 19: windlass.scheduling.v1.Pod
+	(*WatchPersistentVolumesResponse)(nil), // 20: windlass.scheduling.v1.WatchPersistentVolumesResponse
 }
 var file_windlass_scheduling_v1_pod_agent_service_proto_depIdxs = []int32{
-	8,  // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
-	9,  // 1: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
-	10, // 2: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
-	0,  // 3: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
-	1,  // 4: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
-	2,  // 5: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
-	4,  // 6: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
-	6,  // 7: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
-	11, // 8: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	12, // 9: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
-	3,  // 10: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
-	5,  // 11: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
-	7,  // 12: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
-	8,  // [8:13] is the sub-list for method output_type
-	3,  // [3:8] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
+	13, // 1: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	15, // 2: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
+	16, // 3: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
+	17, // 4: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
+	0,  // 5: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
+	1,  // 6: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
+	2,  // 7: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
+	4,  // 8: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
+	6,  // 9: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
+	7,  // 10: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	9,  // 11: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
+	11, // 12: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
+	18, // 13: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	19, // 14: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
+	3,  // 15: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
+	5,  // 16: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
+	20, // 17: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
+	8,  // 18: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	10, // 19: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
+	12, // 20: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
+	13, // [13:21] is the sub-list for method output_type
+	5,  // [5:13] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_agent_service_proto_init() }
@@ -653,16 +969,18 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_init() {
 	if File_windlass_scheduling_v1_pod_agent_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_persistent_volume_proto_init()
+	file_windlass_scheduling_v1_persistent_volume_service_proto_init()
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
-	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

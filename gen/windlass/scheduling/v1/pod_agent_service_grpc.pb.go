@@ -21,11 +21,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PodAgentService_WatchOwnPods_FullMethodName   = "/windlass.scheduling.v1.PodAgentService/WatchOwnPods"
-	PodAgentService_ReportPod_FullMethodName      = "/windlass.scheduling.v1.PodAgentService/ReportPod"
-	PodAgentService_ConfirmPodGone_FullMethodName = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
-	PodAgentService_Attend_FullMethodName         = "/windlass.scheduling.v1.PodAgentService/Attend"
-	PodAgentService_Deliver_FullMethodName        = "/windlass.scheduling.v1.PodAgentService/Deliver"
+	PodAgentService_WatchOwnPods_FullMethodName      = "/windlass.scheduling.v1.PodAgentService/WatchOwnPods"
+	PodAgentService_ReportPod_FullMethodName         = "/windlass.scheduling.v1.PodAgentService/ReportPod"
+	PodAgentService_ConfirmPodGone_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
+	PodAgentService_ResolveVolumes_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ResolveVolumes"
+	PodAgentService_WatchOwnVolumes_FullMethodName   = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
+	PodAgentService_ConfirmVolumeGone_FullMethodName = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
+	PodAgentService_Attend_FullMethodName            = "/windlass.scheduling.v1.PodAgentService/Attend"
+	PodAgentService_Deliver_FullMethodName           = "/windlass.scheduling.v1.PodAgentService/Deliver"
 )
 
 // PodAgentServiceClient is the client API for PodAgentService service.
@@ -40,6 +43,13 @@ type PodAgentServiceClient interface {
 	ReportPod(ctx context.Context, in *ReportPodRequest, opts ...grpc.CallOption) (*Pod, error)
 	// ConfirmPodGone reports that no process of a deleted pod runs any more. The object is removed.
 	ConfirmPodGone(ctx context.Context, in *ConfirmPodGoneRequest, opts ...grpc.CallOption) (*ConfirmPodGoneResponse, error)
+	// ResolveVolumes returns the volumes that the claims of a pod of the agent's node are bound to. From then on a volume
+	// whose policy is Delete is not removed before ConfirmVolumeGone.
+	ResolveVolumes(ctx context.Context, in *ResolveVolumesRequest, opts ...grpc.CallOption) (*ResolveVolumesResponse, error)
+	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
+	WatchOwnVolumes(ctx context.Context, in *WatchOwnVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPersistentVolumesResponse], error)
+	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
+	ConfirmVolumeGone(ctx context.Context, in *ConfirmVolumeGoneRequest, opts ...grpc.CallOption) (*ConfirmVolumeGoneResponse, error)
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error)
 	// Deliver answers one request: the agent sends output and receives input.
@@ -93,9 +103,48 @@ func (c *podAgentServiceClient) ConfirmPodGone(ctx context.Context, in *ConfirmP
 	return out, nil
 }
 
+func (c *podAgentServiceClient) ResolveVolumes(ctx context.Context, in *ResolveVolumesRequest, opts ...grpc.CallOption) (*ResolveVolumesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveVolumesResponse)
+	err := c.cc.Invoke(ctx, PodAgentService_ResolveVolumes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podAgentServiceClient) WatchOwnVolumes(ctx context.Context, in *WatchOwnVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPersistentVolumesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[1], PodAgentService_WatchOwnVolumes_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchOwnVolumesRequest, WatchPersistentVolumesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PodAgentService_WatchOwnVolumesClient = grpc.ServerStreamingClient[WatchPersistentVolumesResponse]
+
+func (c *podAgentServiceClient) ConfirmVolumeGone(ctx context.Context, in *ConfirmVolumeGoneRequest, opts ...grpc.CallOption) (*ConfirmVolumeGoneResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmVolumeGoneResponse)
+	err := c.cc.Invoke(ctx, PodAgentService_ConfirmVolumeGone_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podAgentServiceClient) Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[1], PodAgentService_Attend_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[2], PodAgentService_Attend_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +163,7 @@ type PodAgentService_AttendClient = grpc.ServerStreamingClient[AttendResponse]
 
 func (c *podAgentServiceClient) Deliver(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DeliverRequest, DeliverResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[2], PodAgentService_Deliver_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[3], PodAgentService_Deliver_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +186,13 @@ type PodAgentServiceServer interface {
 	ReportPod(context.Context, *ReportPodRequest) (*Pod, error)
 	// ConfirmPodGone reports that no process of a deleted pod runs any more. The object is removed.
 	ConfirmPodGone(context.Context, *ConfirmPodGoneRequest) (*ConfirmPodGoneResponse, error)
+	// ResolveVolumes returns the volumes that the claims of a pod of the agent's node are bound to. From then on a volume
+	// whose policy is Delete is not removed before ConfirmVolumeGone.
+	ResolveVolumes(context.Context, *ResolveVolumesRequest) (*ResolveVolumesResponse, error)
+	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
+	WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error
+	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
+	ConfirmVolumeGone(context.Context, *ConfirmVolumeGoneRequest) (*ConfirmVolumeGoneResponse, error)
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error
 	// Deliver answers one request: the agent sends output and receives input.
@@ -159,6 +215,15 @@ func (UnimplementedPodAgentServiceServer) ReportPod(context.Context, *ReportPodR
 }
 func (UnimplementedPodAgentServiceServer) ConfirmPodGone(context.Context, *ConfirmPodGoneRequest) (*ConfirmPodGoneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmPodGone not implemented")
+}
+func (UnimplementedPodAgentServiceServer) ResolveVolumes(context.Context, *ResolveVolumesRequest) (*ResolveVolumesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolveVolumes not implemented")
+}
+func (UnimplementedPodAgentServiceServer) WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchOwnVolumes not implemented")
+}
+func (UnimplementedPodAgentServiceServer) ConfirmVolumeGone(context.Context, *ConfirmVolumeGoneRequest) (*ConfirmVolumeGoneResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmVolumeGone not implemented")
 }
 func (UnimplementedPodAgentServiceServer) Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error {
 	return status.Error(codes.Unimplemented, "method Attend not implemented")
@@ -234,6 +299,53 @@ func _PodAgentService_ConfirmPodGone_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodAgentService_ResolveVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveVolumesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodAgentServiceServer).ResolveVolumes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodAgentService_ResolveVolumes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodAgentServiceServer).ResolveVolumes(ctx, req.(*ResolveVolumesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodAgentService_WatchOwnVolumes_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchOwnVolumesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PodAgentServiceServer).WatchOwnVolumes(m, &grpc.GenericServerStream[WatchOwnVolumesRequest, WatchPersistentVolumesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PodAgentService_WatchOwnVolumesServer = grpc.ServerStreamingServer[WatchPersistentVolumesResponse]
+
+func _PodAgentService_ConfirmVolumeGone_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmVolumeGoneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodAgentServiceServer).ConfirmVolumeGone(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodAgentService_ConfirmVolumeGone_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodAgentServiceServer).ConfirmVolumeGone(ctx, req.(*ConfirmVolumeGoneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodAgentService_Attend_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(AttendRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -267,11 +379,24 @@ var PodAgentService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ConfirmPodGone",
 			Handler:    _PodAgentService_ConfirmPodGone_Handler,
 		},
+		{
+			MethodName: "ResolveVolumes",
+			Handler:    _PodAgentService_ResolveVolumes_Handler,
+		},
+		{
+			MethodName: "ConfirmVolumeGone",
+			Handler:    _PodAgentService_ConfirmVolumeGone_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WatchOwnPods",
 			Handler:       _PodAgentService_WatchOwnPods_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchOwnVolumes",
+			Handler:       _PodAgentService_WatchOwnVolumes_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -19,6 +19,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -872,10 +873,19 @@ type EvictPodRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Conditions for the eviction.
 	Preconditions *v1.Preconditions `protobuf:"bytes,3,opt,name=preconditions,proto3" json:"preconditions,omitempty"`
-	// Seconds that the containers have to terminate; absent means the period in the pod's spec.
+	// Seconds that the containers have to terminate; absent means the period in the pod's spec. 0 is the same as 1,
+	// unless
+	// force is set: the object of a bound pod remains until the agent of its node confirms that its processes have ended.
 	GracePeriodSeconds *int32 `protobuf:"varint,4,opt,name=grace_period_seconds,json=gracePeriodSeconds,proto3,oneof" json:"grace_period_seconds,omitempty"`
 	// "All" checks everything and evicts nothing; empty evicts.
-	DryRun        string `protobuf:"bytes,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun string `protobuf:"bytes,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// True to remove the object at once if the grace period is 0, although its processes may still be running.
+	Force bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
+	// Reason of the pod's condition DisruptionTarget: empty for an eviction, which disruption budgets must allow, or
+	// DeletionByTaintManager for a pod that does not tolerate a NoExecute taint of its node. That one ignores budgets,
+	// and
+	// its caller needs the right to delete the pod, too.
+	Cause         string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -945,6 +955,20 @@ func (x *EvictPodRequest) GetDryRun() string {
 	return ""
 }
 
+func (x *EvictPodRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *EvictPodRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
 // Response of EvictPod: the pod is marked for deletion.
 type EvictPodResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -982,24 +1006,130 @@ func (*EvictPodResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{12}
 }
 
-// Request of BindPod.
+// Request of SettleBindings.
+type SettleBindingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// resourceVersion of the node.
+	ResourceVersion string `protobuf:"bytes,2,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *SettleBindingsRequest) Reset() {
+	*x = SettleBindingsRequest{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleBindingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleBindingsRequest) ProtoMessage() {}
+
+func (x *SettleBindingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleBindingsRequest.ProtoReflect.Descriptor instead.
+func (*SettleBindingsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SettleBindingsRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *SettleBindingsRequest) GetResourceVersion() string {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return ""
+}
+
+// Response of SettleBindings.
+type SettleBindingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleBindingsResponse) Reset() {
+	*x = SettleBindingsResponse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleBindingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleBindingsResponse) ProtoMessage() {}
+
+func (x *SettleBindingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleBindingsResponse.ProtoReflect.Descriptor instead.
+func (*SettleBindingsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{14}
+}
+
+// Request of BindPod. Kubernetes' document of kind Binding is one, too: it names the node as its target.
 type BindPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Namespace of the pod.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Name of the pod.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Name of the node.
+	// Name of the node; if it is empty, target names it.
 	NodeName string `protobuf:"bytes,3,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	// Conditions for the binding.
 	Preconditions *v1.Preconditions `protobuf:"bytes,4,opt,name=preconditions,proto3" json:"preconditions,omitempty"`
+	// Revision up to which the caller knows the pods of the node, such as the resourceVersion of its list of pods. If a
+	// pod was bound to the node after it, the call fails with ABORTED: read again, decide again, and retry. If it is
+	// empty,
+	// only the room that the node has now is checked.
+	AllocationRevision string `protobuf:"bytes,5,opt,name=allocation_revision,json=allocationRevision,proto3" json:"allocation_revision,omitempty"`
+	// API version of a Binding: "v1" or empty.
+	ApiVersion string `protobuf:"bytes,6,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Kind of a Binding: "Binding" or empty.
+	Kind string `protobuf:"bytes,7,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Metadata of a Binding. Namespace and name must be those of the pod, or empty; a uid must be that of the pod. Other
+	// fields have no effect.
+	Metadata *v1.ObjectMeta `protobuf:"bytes,8,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Target of a Binding.
+	Target        *BindPodRequest_Target `protobuf:"bytes,9,opt,name=target,proto3" json:"target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BindPodRequest) Reset() {
 	*x = BindPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1141,7 @@ func (x *BindPodRequest) String() string {
 func (*BindPodRequest) ProtoMessage() {}
 
 func (x *BindPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1154,7 @@ func (x *BindPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindPodRequest.ProtoReflect.Descriptor instead.
 func (*BindPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BindPodRequest) GetNamespace() string {
@@ -1055,6 +1185,41 @@ func (x *BindPodRequest) GetPreconditions() *v1.Preconditions {
 	return nil
 }
 
+func (x *BindPodRequest) GetAllocationRevision() string {
+	if x != nil {
+		return x.AllocationRevision
+	}
+	return ""
+}
+
+func (x *BindPodRequest) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *BindPodRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *BindPodRequest) GetMetadata() *v1.ObjectMeta {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *BindPodRequest) GetTarget() *BindPodRequest_Target {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
 // Request of BatchBindPods.
 type BatchBindPodsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1066,7 +1231,7 @@ type BatchBindPodsRequest struct {
 
 func (x *BatchBindPodsRequest) Reset() {
 	*x = BatchBindPodsRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1243,7 @@ func (x *BatchBindPodsRequest) String() string {
 func (*BatchBindPodsRequest) ProtoMessage() {}
 
 func (x *BatchBindPodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1256,7 @@ func (x *BatchBindPodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchBindPodsRequest.ProtoReflect.Descriptor instead.
 func (*BatchBindPodsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BatchBindPodsRequest) GetBindings() []*BindPodRequest {
@@ -1112,7 +1277,7 @@ type BatchBindPodsResponse struct {
 
 func (x *BatchBindPodsResponse) Reset() {
 	*x = BatchBindPodsResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[15]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1289,7 @@ func (x *BatchBindPodsResponse) String() string {
 func (*BatchBindPodsResponse) ProtoMessage() {}
 
 func (x *BatchBindPodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[15]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1302,7 @@ func (x *BatchBindPodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchBindPodsResponse.ProtoReflect.Descriptor instead.
 func (*BatchBindPodsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{15}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BatchBindPodsResponse) GetResults() []*BatchBindPodsResponse_Result {
@@ -1158,7 +1323,7 @@ type BatchCreatePodsRequest struct {
 
 func (x *BatchCreatePodsRequest) Reset() {
 	*x = BatchCreatePodsRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1335,7 @@ func (x *BatchCreatePodsRequest) String() string {
 func (*BatchCreatePodsRequest) ProtoMessage() {}
 
 func (x *BatchCreatePodsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1348,7 @@ func (x *BatchCreatePodsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCreatePodsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCreatePodsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{16}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BatchCreatePodsRequest) GetPods() []*Pod {
@@ -1204,7 +1369,7 @@ type BatchCreatePodsResponse struct {
 
 func (x *BatchCreatePodsResponse) Reset() {
 	*x = BatchCreatePodsResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1381,7 @@ func (x *BatchCreatePodsResponse) String() string {
 func (*BatchCreatePodsResponse) ProtoMessage() {}
 
 func (x *BatchCreatePodsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1394,7 @@ func (x *BatchCreatePodsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCreatePodsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCreatePodsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{17}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BatchCreatePodsResponse) GetResults() []*BatchCreatePodsResponse_Result {
@@ -1264,7 +1429,7 @@ type GetPodLogRequest struct {
 
 func (x *GetPodLogRequest) Reset() {
 	*x = GetPodLogRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[18]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1441,7 @@ func (x *GetPodLogRequest) String() string {
 func (*GetPodLogRequest) ProtoMessage() {}
 
 func (x *GetPodLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[18]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1454,7 @@ func (x *GetPodLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPodLogRequest.ProtoReflect.Descriptor instead.
 func (*GetPodLogRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{18}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetPodLogRequest) GetNamespace() string {
@@ -1369,7 +1534,7 @@ type ExecPodStart struct {
 
 func (x *ExecPodStart) Reset() {
 	*x = ExecPodStart{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[19]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1546,7 @@ func (x *ExecPodStart) String() string {
 func (*ExecPodStart) ProtoMessage() {}
 
 func (x *ExecPodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[19]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1559,7 @@ func (x *ExecPodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodStart.ProtoReflect.Descriptor instead.
 func (*ExecPodStart) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{19}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExecPodStart) GetNamespace() string {
@@ -1454,7 +1619,7 @@ type ExecPodRequest struct {
 
 func (x *ExecPodRequest) Reset() {
 	*x = ExecPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[20]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1631,7 @@ func (x *ExecPodRequest) String() string {
 func (*ExecPodRequest) ProtoMessage() {}
 
 func (x *ExecPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[20]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1644,7 @@ func (x *ExecPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodRequest.ProtoReflect.Descriptor instead.
 func (*ExecPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{20}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExecPodRequest) GetStart() *ExecPodStart {
@@ -1518,7 +1683,7 @@ type ExecPodResponse struct {
 
 func (x *ExecPodResponse) Reset() {
 	*x = ExecPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1695,7 @@ func (x *ExecPodResponse) String() string {
 func (*ExecPodResponse) ProtoMessage() {}
 
 func (x *ExecPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1708,7 @@ func (x *ExecPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodResponse.ProtoReflect.Descriptor instead.
 func (*ExecPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{21}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecPodResponse) GetStdout() []byte {
@@ -1567,28 +1732,54 @@ func (x *ExecPodResponse) GetExitCode() int32 {
 	return 0
 }
 
-// Request of ExplainPod: a live pod by name, or a given one.
+// Request of ExplainPod. It is evaluated in the live cluster, or, if any list is given, in a cluster of exactly the
+// given objects: nothing live is mixed with them.
 type ExplainPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace of the live pod.
+	// Namespace of the named pod.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of the live pod; empty if the pod is given.
+	// Name of a pod of the cluster; empty if the pod is given.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The pod; absent means the live one.
+	// The pod; absent means the named one.
 	Pod *Pod `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
-	// The policy; absent means the live one.
+	// The policy; absent means the live one, or the default policy if a list is given.
 	Policy *Policy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The nodes; absent means the live ones.
+	// The nodes; required if another list is given.
 	Nodes *v11.NodeList `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// The other pods; absent means the live ones.
-	Pods          *PodList `protobuf:"bytes,6,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The other pods.
+	Pods *PodList `protobuf:"bytes,6,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The services.
+	Services []*Service `protobuf:"bytes,7,rep,name=services,proto3" json:"services,omitempty"`
+	// The replication controllers.
+	ReplicationControllers []*ReplicationController `protobuf:"bytes,8,rep,name=replication_controllers,json=replicationControllers,proto3" json:"replication_controllers,omitempty"`
+	// The replica sets.
+	ReplicaSets []*ReplicaSet `protobuf:"bytes,9,rep,name=replica_sets,json=replicaSets,proto3" json:"replica_sets,omitempty"`
+	// The stateful sets.
+	StatefulSets []*StatefulSet `protobuf:"bytes,10,rep,name=stateful_sets,json=statefulSets,proto3" json:"stateful_sets,omitempty"`
+	// Names of nodes that are left out, with their pods: what if these nodes were gone.
+	WithoutNodes []string `protobuf:"bytes,11,rep,name=without_nodes,json=withoutNodes,proto3" json:"without_nodes,omitempty"`
+	// Labels that nodes would have: what if these labels were added.
+	NodeLabels []*ExplainPodRequest_NodeLabels `protobuf:"bytes,12,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty"`
+	// The volumes.
+	Volumes []*PersistentVolume `protobuf:"bytes,13,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// The claims.
+	Claims []*PersistentVolumeClaim `protobuf:"bytes,14,rep,name=claims,proto3" json:"claims,omitempty"`
+	// The storage classes.
+	StorageClasses []*StorageClass `protobuf:"bytes,15,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// Operator's limit of the volumes of a kind that a node can have attached, from 1 on. Absent means the live one, or
+	// the limits of the kinds if a list is given.
+	MaxVolumes *int32 `protobuf:"varint,20,opt,name=max_volumes,json=maxVolumes,proto3,oneof" json:"max_volumes,omitempty"`
+	// True to leave out the verdicts of the single nodes. Extenders are not asked then.
+	SummaryOnly bool `protobuf:"varint,30,opt,name=summary_only,json=summaryOnly,proto3" json:"summary_only,omitempty"`
+	// The disruption budgets: the pods that this one may evict are chosen by them.
+	Budgets       []*PodDisruptionBudget `protobuf:"bytes,31,rep,name=budgets,proto3" json:"budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainPodRequest) Reset() {
 	*x = ExplainPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1791,7 @@ func (x *ExplainPodRequest) String() string {
 func (*ExplainPodRequest) ProtoMessage() {}
 
 func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1804,7 @@ func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodRequest.ProtoReflect.Descriptor instead.
 func (*ExplainPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{22}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainPodRequest) GetNamespace() string {
@@ -1658,6 +1849,337 @@ func (x *ExplainPodRequest) GetPods() *PodList {
 	return nil
 }
 
+func (x *ExplainPodRequest) GetServices() []*Service {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetReplicationControllers() []*ReplicationController {
+	if x != nil {
+		return x.ReplicationControllers
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetReplicaSets() []*ReplicaSet {
+	if x != nil {
+		return x.ReplicaSets
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetStatefulSets() []*StatefulSet {
+	if x != nil {
+		return x.StatefulSets
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetWithoutNodes() []string {
+	if x != nil {
+		return x.WithoutNodes
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetNodeLabels() []*ExplainPodRequest_NodeLabels {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetVolumes() []*PersistentVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetClaims() []*PersistentVolumeClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetStorageClasses() []*StorageClass {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *ExplainPodRequest) GetMaxVolumes() int32 {
+	if x != nil && x.MaxVolumes != nil {
+		return *x.MaxVolumes
+	}
+	return 0
+}
+
+func (x *ExplainPodRequest) GetSummaryOnly() bool {
+	if x != nil {
+		return x.SummaryOnly
+	}
+	return false
+}
+
+func (x *ExplainPodRequest) GetBudgets() []*PodDisruptionBudget {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+// Request of PlanPreemption. It is evaluated as ExplainPodRequest is: in the live cluster, or, if any list is given, in
+// a
+// cluster of exactly the given objects.
+type PlanPreemptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the named pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of a pod of the cluster; empty if the pod is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The pod; absent means the named one.
+	Pod *Pod `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The policy; absent means the live one, or the default policy if a list is given.
+	Policy *Policy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
+	// The nodes; required if another list is given.
+	Nodes *v11.NodeList `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The other pods.
+	Pods *PodList `protobuf:"bytes,6,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The disruption budgets.
+	Budgets *PlanPreemptionRequest_Budgets `protobuf:"bytes,7,opt,name=budgets,proto3" json:"budgets,omitempty"`
+	// The services.
+	Services []*Service `protobuf:"bytes,20,rep,name=services,proto3" json:"services,omitempty"`
+	// The replication controllers.
+	ReplicationControllers []*ReplicationController `protobuf:"bytes,21,rep,name=replication_controllers,json=replicationControllers,proto3" json:"replication_controllers,omitempty"`
+	// The replica sets.
+	ReplicaSets []*ReplicaSet `protobuf:"bytes,22,rep,name=replica_sets,json=replicaSets,proto3" json:"replica_sets,omitempty"`
+	// The stateful sets.
+	StatefulSets []*StatefulSet `protobuf:"bytes,23,rep,name=stateful_sets,json=statefulSets,proto3" json:"stateful_sets,omitempty"`
+	// Operator's limit of volumes, as in ExplainPodRequest.
+	MaxVolumes *int32 `protobuf:"varint,24,opt,name=max_volumes,json=maxVolumes,proto3,oneof" json:"max_volumes,omitempty"`
+	// The volumes.
+	Volumes []*PersistentVolume `protobuf:"bytes,25,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// The claims.
+	Claims []*PersistentVolumeClaim `protobuf:"bytes,26,rep,name=claims,proto3" json:"claims,omitempty"`
+	// The storage classes.
+	StorageClasses []*StorageClass `protobuf:"bytes,27,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlanPreemptionRequest) Reset() {
+	*x = PlanPreemptionRequest{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPreemptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPreemptionRequest) ProtoMessage() {}
+
+func (x *PlanPreemptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPreemptionRequest.ProtoReflect.Descriptor instead.
+func (*PlanPreemptionRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PlanPreemptionRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanPreemptionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanPreemptionRequest) GetPod() *Pod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetBudgets() *PlanPreemptionRequest_Budgets {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetServices() []*Service {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetReplicationControllers() []*ReplicationController {
+	if x != nil {
+		return x.ReplicationControllers
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetReplicaSets() []*ReplicaSet {
+	if x != nil {
+		return x.ReplicaSets
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetStatefulSets() []*StatefulSet {
+	if x != nil {
+		return x.StatefulSets
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetMaxVolumes() int32 {
+	if x != nil && x.MaxVolumes != nil {
+		return *x.MaxVolumes
+	}
+	return 0
+}
+
+func (x *PlanPreemptionRequest) GetVolumes() []*PersistentVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetClaims() []*PersistentVolumeClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *PlanPreemptionRequest) GetStorageClasses() []*StorageClass {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+// Response of PlanPreemption.
+type PlanPreemptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node that the pod would be placed on without an eviction; empty if no node fits.
+	Best string `protobuf:"bytes,1,opt,name=best,proto3" json:"best,omitempty"`
+	// Node that the pod would be nominated for; empty if no eviction helps or none is needed.
+	NominatedNodeName string `protobuf:"bytes,2,opt,name=nominated_node_name,json=nominatedNodeName,proto3" json:"nominated_node_name,omitempty"`
+	// Pods that would be evicted, the most important first.
+	Victims []*PlanPreemptionResponse_Victim `protobuf:"bytes,3,rep,name=victims,proto3" json:"victims,omitempty"`
+	// The result, in one sentence.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPreemptionResponse) Reset() {
+	*x = PlanPreemptionResponse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPreemptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPreemptionResponse) ProtoMessage() {}
+
+func (x *PlanPreemptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPreemptionResponse.ProtoReflect.Descriptor instead.
+func (*PlanPreemptionResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PlanPreemptionResponse) GetBest() string {
+	if x != nil {
+		return x.Best
+	}
+	return ""
+}
+
+func (x *PlanPreemptionResponse) GetNominatedNodeName() string {
+	if x != nil {
+		return x.NominatedNodeName
+	}
+	return ""
+}
+
+func (x *PlanPreemptionResponse) GetVictims() []*PlanPreemptionResponse_Victim {
+	if x != nil {
+		return x.Victims
+	}
+	return nil
+}
+
+func (x *PlanPreemptionResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // The scheduler's evaluation of a pod.
 type ExplainPodResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1673,13 +2195,31 @@ type ExplainPodResponse struct {
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	// Scheduler that the pod names.
 	SchedulerName string `protobuf:"bytes,6,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
+	// Extenders that decide on the pod together with the predicates and priorities.
+	Extenders []*ExplainPodResponse_ExtenderVerdict `protobuf:"bytes,11,rep,name=extenders,proto3" json:"extenders,omitempty"`
+	// What the answer is computed from: Leader, the state by which the leader places pods; Copy, this process's copy of
+	// all objects; or Given, the objects of the request.
+	ComputedFrom string `protobuf:"bytes,7,opt,name=computed_from,json=computedFrom,proto3" json:"computed_from,omitempty"`
+	// Revision of the store up to which the answer has all changes of pods; empty for given objects.
+	ResourceVersion string `protobuf:"bytes,8,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	// Number of nodes that were evaluated.
+	NodeCount int32 `protobuf:"varint,9,opt,name=node_count,json=nodeCount,proto3" json:"node_count,omitempty"`
+	// Why nodes do not fit, the most frequent reason first; empty if one fits.
+	Obstacles []*ExplainPodResponse_Obstacle `protobuf:"bytes,10,rep,name=obstacles,proto3" json:"obstacles,omitempty"`
+	// Changes that would each make nodes fit, at most 8; empty if a node fits already.
+	Changes []*ExplainPodResponse_Change `protobuf:"bytes,30,rep,name=changes,proto3" json:"changes,omitempty"`
+	// What the leader keeps of the pod's last try; absent if the pod has a node, was not tried yet, or this process does
+	// not lead.
+	Pending *ExplainPodResponse_Pending `protobuf:"bytes,12,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Why the pod was placed on its node; absent if it is not bound, or the question is what if something were different.
+	Placement     *ExplainPodResponse_Placement `protobuf:"bytes,13,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainPodResponse) Reset() {
 	*x = ExplainPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +2231,7 @@ func (x *ExplainPodResponse) String() string {
 func (*ExplainPodResponse) ProtoMessage() {}
 
 func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +2244,7 @@ func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExplainPodResponse) GetRefused() string {
@@ -1749,6 +2289,62 @@ func (x *ExplainPodResponse) GetSchedulerName() string {
 	return ""
 }
 
+func (x *ExplainPodResponse) GetExtenders() []*ExplainPodResponse_ExtenderVerdict {
+	if x != nil {
+		return x.Extenders
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse) GetComputedFrom() string {
+	if x != nil {
+		return x.ComputedFrom
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse) GetResourceVersion() string {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse) GetNodeCount() int32 {
+	if x != nil {
+		return x.NodeCount
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse) GetObstacles() []*ExplainPodResponse_Obstacle {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse) GetChanges() []*ExplainPodResponse_Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse) GetPending() *ExplainPodResponse_Pending {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse) GetPlacement() *ExplainPodResponse_Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
 // Request of AdmitPod.
 type AdmitPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1757,14 +2353,28 @@ type AdmitPodRequest struct {
 	// The pod.
 	Pod *Pod `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
 	// User who would create it; empty means the caller.
-	User          string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	User string `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	// Groups of that user, besides system:authenticated.
+	Groups []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The namespace object with its annotations. If it or one of the configurations is given, live ones are not used.
+	NamespaceObject *Namespace `protobuf:"bytes,5,opt,name=namespace_object,json=namespaceObject,proto3" json:"namespace_object,omitempty"`
+	// The admission configuration.
+	AdmissionConfig *AdmissionConfig `protobuf:"bytes,6,opt,name=admission_config,json=admissionConfig,proto3" json:"admission_config,omitempty"`
+	// The master's configuration.
+	MasterConfig *KubernetesMasterConfig `protobuf:"bytes,7,opt,name=master_config,json=masterConfig,proto3" json:"master_config,omitempty"`
+	// The write: CREATE (default), UPDATE to pod, or DELETE of the pod that has the name of pod.
+	Operation string `protobuf:"bytes,11,opt,name=operation,proto3" json:"operation,omitempty"`
+	// The pod before an UPDATE. If it is given, live objects are not used; with other given objects it must be given.
+	OldPod *Pod `protobuf:"bytes,12,opt,name=old_pod,json=oldPod,proto3" json:"old_pod,omitempty"`
+	// Priority classes, if objects are given; the live ones are not used then.
+	PriorityClasses []*PriorityClass `protobuf:"bytes,13,rep,name=priority_classes,json=priorityClasses,proto3" json:"priority_classes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AdmitPodRequest) Reset() {
 	*x = AdmitPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +2386,7 @@ func (x *AdmitPodRequest) String() string {
 func (*AdmitPodRequest) ProtoMessage() {}
 
 func (x *AdmitPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +2399,7 @@ func (x *AdmitPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitPodRequest.ProtoReflect.Descriptor instead.
 func (*AdmitPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AdmitPodRequest) GetNamespace() string {
@@ -1813,6 +2423,55 @@ func (x *AdmitPodRequest) GetUser() string {
 	return ""
 }
 
+func (x *AdmitPodRequest) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *AdmitPodRequest) GetNamespaceObject() *Namespace {
+	if x != nil {
+		return x.NamespaceObject
+	}
+	return nil
+}
+
+func (x *AdmitPodRequest) GetAdmissionConfig() *AdmissionConfig {
+	if x != nil {
+		return x.AdmissionConfig
+	}
+	return nil
+}
+
+func (x *AdmitPodRequest) GetMasterConfig() *KubernetesMasterConfig {
+	if x != nil {
+		return x.MasterConfig
+	}
+	return nil
+}
+
+func (x *AdmitPodRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *AdmitPodRequest) GetOldPod() *Pod {
+	if x != nil {
+		return x.OldPod
+	}
+	return nil
+}
+
+func (x *AdmitPodRequest) GetPriorityClasses() []*PriorityClass {
+	if x != nil {
+		return x.PriorityClasses
+	}
+	return nil
+}
+
 // The result of admission.
 type AdmitPodResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1830,7 +2489,7 @@ type AdmitPodResponse struct {
 
 func (x *AdmitPodResponse) Reset() {
 	*x = AdmitPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2501,7 @@ func (x *AdmitPodResponse) String() string {
 func (*AdmitPodResponse) ProtoMessage() {}
 
 func (x *AdmitPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2514,7 @@ func (x *AdmitPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitPodResponse.ProtoReflect.Descriptor instead.
 func (*AdmitPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AdmitPodResponse) GetAllowed() bool {
@@ -1901,7 +2560,7 @@ type PlanPlacementRequest struct {
 
 func (x *PlanPlacementRequest) Reset() {
 	*x = PlanPlacementRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2572,7 @@ func (x *PlanPlacementRequest) String() string {
 func (*PlanPlacementRequest) ProtoMessage() {}
 
 func (x *PlanPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2585,7 @@ func (x *PlanPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PlanPlacementRequest) GetVariations() []*PlanPlacementRequest_Variation {
@@ -1961,7 +2620,7 @@ type PlanPlacementResponse struct {
 
 func (x *PlanPlacementResponse) Reset() {
 	*x = PlanPlacementResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2632,7 @@ func (x *PlanPlacementResponse) String() string {
 func (*PlanPlacementResponse) ProtoMessage() {}
 
 func (x *PlanPlacementResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2645,7 @@ func (x *PlanPlacementResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PlanPlacementResponse) GetResults() []*PlanPlacementResponse_Result {
@@ -2009,7 +2668,7 @@ type WatchPodsResponse_Event struct {
 
 func (x *WatchPodsResponse_Event) Reset() {
 	*x = WatchPodsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2680,7 @@ func (x *WatchPodsResponse_Event) String() string {
 func (*WatchPodsResponse_Event) ProtoMessage() {}
 
 func (x *WatchPodsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,6 +2710,70 @@ func (x *WatchPodsResponse_Event) GetObject() *Pod {
 	return nil
 }
 
+// What a Binding binds a pod to.
+type BindPodRequest_Target struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// API version of the target: "v1" or empty.
+	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Kind of the target: "Node" or empty.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Name of the node.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BindPodRequest_Target) Reset() {
+	*x = BindPodRequest_Target{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BindPodRequest_Target) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BindPodRequest_Target) ProtoMessage() {}
+
+func (x *BindPodRequest_Target) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BindPodRequest_Target.ProtoReflect.Descriptor instead.
+func (*BindPodRequest_Target) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{15, 0}
+}
+
+func (x *BindPodRequest_Target) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *BindPodRequest_Target) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *BindPodRequest_Target) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // The result of one binding.
 type BatchBindPodsResponse_Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2066,7 +2789,7 @@ type BatchBindPodsResponse_Result struct {
 
 func (x *BatchBindPodsResponse_Result) Reset() {
 	*x = BatchBindPodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2801,7 @@ func (x *BatchBindPodsResponse_Result) String() string {
 func (*BatchBindPodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchBindPodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2814,7 @@ func (x *BatchBindPodsResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchBindPodsResponse_Result.ProtoReflect.Descriptor instead.
 func (*BatchBindPodsResponse_Result) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{15, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *BatchBindPodsResponse_Result) GetCode() int32 {
@@ -2130,7 +2853,7 @@ type BatchCreatePodsResponse_Result struct {
 
 func (x *BatchCreatePodsResponse_Result) Reset() {
 	*x = BatchCreatePodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2865,7 @@ func (x *BatchCreatePodsResponse_Result) String() string {
 func (*BatchCreatePodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchCreatePodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2878,7 @@ func (x *BatchCreatePodsResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCreatePodsResponse_Result.ProtoReflect.Descriptor instead.
 func (*BatchCreatePodsResponse_Result) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{17, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *BatchCreatePodsResponse_Result) GetCode() int32 {
@@ -2179,6 +2902,180 @@ func (x *BatchCreatePodsResponse_Result) GetPod() *Pod {
 	return nil
 }
 
+// Labels that a node would have.
+type ExplainPodRequest_NodeLabels struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The labels to add or replace.
+	Labels        map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodRequest_NodeLabels) Reset() {
+	*x = ExplainPodRequest_NodeLabels{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodRequest_NodeLabels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodRequest_NodeLabels) ProtoMessage() {}
+
+func (x *ExplainPodRequest_NodeLabels) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodRequest_NodeLabels.ProtoReflect.Descriptor instead.
+func (*ExplainPodRequest_NodeLabels) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24, 0}
+}
+
+func (x *ExplainPodRequest_NodeLabels) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainPodRequest_NodeLabels) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+// Disruption budgets.
+type PlanPreemptionRequest_Budgets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The budgets.
+	Items         []*PodDisruptionBudget `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPreemptionRequest_Budgets) Reset() {
+	*x = PlanPreemptionRequest_Budgets{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPreemptionRequest_Budgets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPreemptionRequest_Budgets) ProtoMessage() {}
+
+func (x *PlanPreemptionRequest_Budgets) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPreemptionRequest_Budgets.ProtoReflect.Descriptor instead.
+func (*PlanPreemptionRequest_Budgets) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25, 0}
+}
+
+func (x *PlanPreemptionRequest_Budgets) GetItems() []*PodDisruptionBudget {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// A pod that would be evicted.
+type PlanPreemptionResponse_Victim struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Priority of the pod.
+	Priority int32 `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Disruption budget whose limit the eviction exceeds; empty if there is none.
+	ExceededBudget string `protobuf:"bytes,4,opt,name=exceeded_budget,json=exceededBudget,proto3" json:"exceeded_budget,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlanPreemptionResponse_Victim) Reset() {
+	*x = PlanPreemptionResponse_Victim{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPreemptionResponse_Victim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPreemptionResponse_Victim) ProtoMessage() {}
+
+func (x *PlanPreemptionResponse_Victim) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPreemptionResponse_Victim.ProtoReflect.Descriptor instead.
+func (*PlanPreemptionResponse_Victim) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 0}
+}
+
+func (x *PlanPreemptionResponse_Victim) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanPreemptionResponse_Victim) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanPreemptionResponse_Victim) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *PlanPreemptionResponse_Victim) GetExceededBudget() string {
+	if x != nil {
+		return x.ExceededBudget
+	}
+	return ""
+}
+
 // One predicate that a node fails.
 type ExplainPodResponse_Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2187,14 +3084,23 @@ type ExplainPodResponse_Failure struct {
 	// Reason, in one sentence with the numbers.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What would unblock the pod, in one sentence.
-	Unblock       string `protobuf:"bytes,3,opt,name=unblock,proto3" json:"unblock,omitempty"`
+	Unblock string `protobuf:"bytes,3,opt,name=unblock,proto3" json:"unblock,omitempty"`
+	// Name of the rule that failed, such as PodFitsResources of GeneralPredicates. The message of the event counts by
+	// it.
+	Part string `protobuf:"bytes,4,opt,name=part,proto3" json:"part,omitempty"`
+	// Resource of which the node has too little; empty if the rule is not about one.
+	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Amount of the resource that the pod asks for, as a quantity.
+	Asked string `protobuf:"bytes,6,opt,name=asked,proto3" json:"asked,omitempty"`
+	// Amount of the resource that the node has left, as a quantity; negative if the node is overcommitted.
+	Free          string `protobuf:"bytes,7,opt,name=free,proto3" json:"free,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainPodResponse_Failure) Reset() {
 	*x = ExplainPodResponse_Failure{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +3112,7 @@ func (x *ExplainPodResponse_Failure) String() string {
 func (*ExplainPodResponse_Failure) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +3125,7 @@ func (x *ExplainPodResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Failure.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *ExplainPodResponse_Failure) GetPredicate() string {
@@ -2243,6 +3149,34 @@ func (x *ExplainPodResponse_Failure) GetUnblock() string {
 	return ""
 }
 
+func (x *ExplainPodResponse_Failure) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Failure) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Failure) GetAsked() string {
+	if x != nil {
+		return x.Asked
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Failure) GetFree() string {
+	if x != nil {
+		return x.Free
+	}
+	return ""
+}
+
 // The score of one priority for a node.
 type ExplainPodResponse_Score struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2260,7 +3194,7 @@ type ExplainPodResponse_Score struct {
 
 func (x *ExplainPodResponse_Score) Reset() {
 	*x = ExplainPodResponse_Score{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +3206,7 @@ func (x *ExplainPodResponse_Score) String() string {
 func (*ExplainPodResponse_Score) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Score) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +3219,7 @@ func (x *ExplainPodResponse_Score) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Score.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Score) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 1}
 }
 
 func (x *ExplainPodResponse_Score) GetPriority() string {
@@ -2335,7 +3269,7 @@ type ExplainPodResponse_NodeVerdict struct {
 
 func (x *ExplainPodResponse_NodeVerdict) Reset() {
 	*x = ExplainPodResponse_NodeVerdict{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +3281,7 @@ func (x *ExplainPodResponse_NodeVerdict) String() string {
 func (*ExplainPodResponse_NodeVerdict) ProtoMessage() {}
 
 func (x *ExplainPodResponse_NodeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +3294,7 @@ func (x *ExplainPodResponse_NodeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_NodeVerdict.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_NodeVerdict) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23, 2}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 2}
 }
 
 func (x *ExplainPodResponse_NodeVerdict) GetNode() string {
@@ -2398,6 +3332,398 @@ func (x *ExplainPodResponse_NodeVerdict) GetTotal() int32 {
 	return 0
 }
 
+// One reason why nodes do not fit, as the message counts it.
+type ExplainPodResponse_Obstacle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason, such as "Insufficient cpu"; empty for all reasons beyond the 16 most frequent ones.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Number of nodes that it keeps the pod from; if the reason is empty, the number of further reasons.
+	NodeCount int32 `protobuf:"varint,2,opt,name=node_count,json=nodeCount,proto3" json:"node_count,omitempty"`
+	// Names of up to 3 of these nodes.
+	Examples      []string `protobuf:"bytes,3,rep,name=examples,proto3" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodResponse_Obstacle) Reset() {
+	*x = ExplainPodResponse_Obstacle{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodResponse_Obstacle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodResponse_Obstacle) ProtoMessage() {}
+
+func (x *ExplainPodResponse_Obstacle) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodResponse_Obstacle.ProtoReflect.Descriptor instead.
+func (*ExplainPodResponse_Obstacle) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 3}
+}
+
+func (x *ExplainPodResponse_Obstacle) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Obstacle) GetNodeCount() int32 {
+	if x != nil {
+		return x.NodeCount
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse_Obstacle) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+// A change that alone would make nodes fit.
+type ExplainPodResponse_Change struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would have to change, such as "tolerate the taint dedicated=infra:NoSchedule".
+	Change string `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// Number of nodes that would fit then; if an amount is to be freed, number of nodes that lack nothing else.
+	NodeCount int32 `protobuf:"varint,2,opt,name=node_count,json=nodeCount,proto3" json:"node_count,omitempty"`
+	// Names of up to 3 of these nodes.
+	Examples      []string `protobuf:"bytes,3,rep,name=examples,proto3" json:"examples,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodResponse_Change) Reset() {
+	*x = ExplainPodResponse_Change{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodResponse_Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodResponse_Change) ProtoMessage() {}
+
+func (x *ExplainPodResponse_Change) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodResponse_Change.ProtoReflect.Descriptor instead.
+func (*ExplainPodResponse_Change) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 4}
+}
+
+func (x *ExplainPodResponse_Change) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Change) GetNodeCount() int32 {
+	if x != nil {
+		return x.NodeCount
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse_Change) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
+// What the leader keeps of a pod that no node fitted when it was tried last.
+type ExplainPodResponse_Pending struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the present leader tried it first.
+	SinceTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	// When it was tried last.
+	LastTryTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_try_time,json=lastTryTime,proto3" json:"last_try_time,omitempty"`
+	// Number of tries in a row, 1 or more. It begins again after 20 seconds without a try.
+	Tries int32 `protobuf:"varint,3,opt,name=tries,proto3" json:"tries,omitempty"`
+	// When it may be tried again; absent if it waits for a change first.
+	NextTryTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_try_time,json=nextTryTime,proto3" json:"next_try_time,omitempty"`
+	// The changes that it waits for, such as "a pod leaves a node"; it is tried again after one of them.
+	WaitsFor string `protobuf:"bytes,5,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// Message of the last try.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Why nodes did not fit in the last try.
+	Obstacles []*ExplainPodResponse_Obstacle `protobuf:"bytes,7,rep,name=obstacles,proto3" json:"obstacles,omitempty"`
+	// Changes that would each have made nodes fit in the last try.
+	Changes       []*ExplainPodResponse_Change `protobuf:"bytes,8,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodResponse_Pending) Reset() {
+	*x = ExplainPodResponse_Pending{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodResponse_Pending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodResponse_Pending) ProtoMessage() {}
+
+func (x *ExplainPodResponse_Pending) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodResponse_Pending.ProtoReflect.Descriptor instead.
+func (*ExplainPodResponse_Pending) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 5}
+}
+
+func (x *ExplainPodResponse_Pending) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Pending) GetLastTryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastTryTime
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Pending) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse_Pending) GetNextTryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTryTime
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Pending) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Pending) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Pending) GetObstacles() []*ExplainPodResponse_Obstacle {
+	if x != nil {
+		return x.Obstacles
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Pending) GetChanges() []*ExplainPodResponse_Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// Why a bound pod was placed on its node.
+type ExplainPodResponse_Placement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why that is not known; empty if it is, and then the rest is as it was when the node was chosen.
+	Unknown string `protobuf:"bytes,1,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// When the binding was stored.
+	PlaceTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=place_time,json=placeTime,proto3" json:"place_time,omitempty"`
+	// Number of nodes that fitted.
+	FittingCount int32 `protobuf:"varint,3,opt,name=fitting_count,json=fittingCount,proto3" json:"fitting_count,omitempty"`
+	// Number of these that had the highest total; the node was chosen among them round-robin.
+	BestCount int32 `protobuf:"varint,4,opt,name=best_count,json=bestCount,proto3" json:"best_count,omitempty"`
+	// The node that was chosen.
+	Chosen *ExplainPodResponse_NodeVerdict `protobuf:"bytes,5,opt,name=chosen,proto3" json:"chosen,omitempty"`
+	// One of the nodes with the next lower total; absent if all that fitted had the highest.
+	Next          *ExplainPodResponse_NodeVerdict `protobuf:"bytes,6,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodResponse_Placement) Reset() {
+	*x = ExplainPodResponse_Placement{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodResponse_Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodResponse_Placement) ProtoMessage() {}
+
+func (x *ExplainPodResponse_Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodResponse_Placement.ProtoReflect.Descriptor instead.
+func (*ExplainPodResponse_Placement) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 6}
+}
+
+func (x *ExplainPodResponse_Placement) GetUnknown() string {
+	if x != nil {
+		return x.Unknown
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_Placement) GetPlaceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PlaceTime
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Placement) GetFittingCount() int32 {
+	if x != nil {
+		return x.FittingCount
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse_Placement) GetBestCount() int32 {
+	if x != nil {
+		return x.BestCount
+	}
+	return 0
+}
+
+func (x *ExplainPodResponse_Placement) GetChosen() *ExplainPodResponse_NodeVerdict {
+	if x != nil {
+		return x.Chosen
+	}
+	return nil
+}
+
+func (x *ExplainPodResponse_Placement) GetNext() *ExplainPodResponse_NodeVerdict {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+// An extender of the policy that is responsible for the pod.
+type ExplainPodResponse_ExtenderVerdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address of the extender.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// True if it was asked for this response.
+	Asked bool `protobuf:"varint,2,opt,name=asked,proto3" json:"asked,omitempty"`
+	// Its answer, in one sentence, or the reason why it was not asked.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPodResponse_ExtenderVerdict) Reset() {
+	*x = ExplainPodResponse_ExtenderVerdict{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPodResponse_ExtenderVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPodResponse_ExtenderVerdict) ProtoMessage() {}
+
+func (x *ExplainPodResponse_ExtenderVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPodResponse_ExtenderVerdict.ProtoReflect.Descriptor instead.
+func (*ExplainPodResponse_ExtenderVerdict) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 7}
+}
+
+func (x *ExplainPodResponse_ExtenderVerdict) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *ExplainPodResponse_ExtenderVerdict) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
+func (x *ExplainPodResponse_ExtenderVerdict) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Further nodes of one kind.
 type PlanPlacementRequest_FurtherNodes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2411,7 +3737,7 @@ type PlanPlacementRequest_FurtherNodes struct {
 
 func (x *PlanPlacementRequest_FurtherNodes) Reset() {
 	*x = PlanPlacementRequest_FurtherNodes{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +3749,7 @@ func (x *PlanPlacementRequest_FurtherNodes) String() string {
 func (*PlanPlacementRequest_FurtherNodes) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_FurtherNodes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +3762,7 @@ func (x *PlanPlacementRequest_FurtherNodes) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use PlanPlacementRequest_FurtherNodes.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_FurtherNodes) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *PlanPlacementRequest_FurtherNodes) GetNode() *v11.Node {
@@ -2466,7 +3792,7 @@ type PlanPlacementRequest_PodName struct {
 
 func (x *PlanPlacementRequest_PodName) Reset() {
 	*x = PlanPlacementRequest_PodName{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +3804,7 @@ func (x *PlanPlacementRequest_PodName) String() string {
 func (*PlanPlacementRequest_PodName) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_PodName) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +3817,7 @@ func (x *PlanPlacementRequest_PodName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest_PodName.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_PodName) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *PlanPlacementRequest_PodName) GetNamespace() string {
@@ -2523,7 +3849,7 @@ type PlanPlacementRequest_Variation struct {
 
 func (x *PlanPlacementRequest_Variation) Reset() {
 	*x = PlanPlacementRequest_Variation{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +3861,7 @@ func (x *PlanPlacementRequest_Variation) String() string {
 func (*PlanPlacementRequest_Variation) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_Variation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +3874,7 @@ func (x *PlanPlacementRequest_Variation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest_Variation.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_Variation) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 2}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 2}
 }
 
 func (x *PlanPlacementRequest_Variation) GetAdd() []*PlanPlacementRequest_FurtherNodes {
@@ -2589,7 +3915,7 @@ type PlanPlacementResponse_Placement struct {
 
 func (x *PlanPlacementResponse_Placement) Reset() {
 	*x = PlanPlacementResponse_Placement{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +3927,7 @@ func (x *PlanPlacementResponse_Placement) String() string {
 func (*PlanPlacementResponse_Placement) ProtoMessage() {}
 
 func (x *PlanPlacementResponse_Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +3940,7 @@ func (x *PlanPlacementResponse_Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse_Placement.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse_Placement) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *PlanPlacementResponse_Placement) GetNamespace() string {
@@ -2656,7 +3982,7 @@ type PlanPlacementResponse_Result struct {
 
 func (x *PlanPlacementResponse_Result) Reset() {
 	*x = PlanPlacementResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +3994,7 @@ func (x *PlanPlacementResponse_Result) String() string {
 func (*PlanPlacementResponse_Result) ProtoMessage() {}
 
 func (x *PlanPlacementResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +4007,7 @@ func (x *PlanPlacementResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse_Result.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse_Result) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31, 1}
 }
 
 func (x *PlanPlacementResponse_Result) GetPlacements() []*PlanPlacementResponse_Placement {
@@ -2695,7 +4021,7 @@ var File_windlass_scheduling_v1_pod_service_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a#windlass/scheduling/v1/policy.proto\"I\n" +
+	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a-windlass/scheduling/v1/admission_config.proto\x1a5windlass/scheduling/v1/kubernetes_master_config.proto\x1a&windlass/scheduling/v1/namespace.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a4windlass/scheduling/v1/persistent_volume_claim.proto\x1a windlass/scheduling/v1/pod.proto\x1a2windlass/scheduling/v1/pod_disruption_budget.proto\x1a#windlass/scheduling/v1/policy.proto\x1a+windlass/scheduling/v1/priority_class.proto\x1a(windlass/scheduling/v1/replica_set.proto\x1a3windlass/scheduling/v1/replication_controller.proto\x1a$windlass/scheduling/v1/service.proto\x1a)windlass/scheduling/v1/stateful_set.proto\x1a*windlass/scheduling/v1/storage_class.proto\"I\n" +
 	"\rGetPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x9c\x02\n" +
@@ -2760,20 +4086,38 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aP\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x123\n" +
-	"\x06object\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x06object\"\x92\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x06object\"\xdf\x02\n" +
 	"\x0fEvictPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12E\n" +
 	"\rpreconditions\x18\x03 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\x12>\n" +
 	"\x14grace_period_seconds\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x12gracePeriodSeconds\x88\x01\x01\x12%\n" +
-	"\adry_run\x18\x05 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRunB\x17\n" +
+	"\adry_run\x18\x05 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\x12\x14\n" +
+	"\x05force\x18\x06 \x01(\bR\x05force\x125\n" +
+	"\x05cause\x18\a \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\x16DeletionByTaintManagerR\x05causeB\x17\n" +
 	"\x15_grace_period_seconds\"\x12\n" +
-	"\x10EvictPodResponse\"\xb6\x01\n" +
+	"\x10EvictPodResponse\"o\n" +
+	"\x15SettleBindingsRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x121\n" +
+	"\x10resource_version\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x0fresourceVersion\"\x18\n" +
+	"\x16SettleBindingsResponse\"\xc1\x04\n" +
 	"\x0eBindPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
-	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12#\n" +
-	"\tnode_name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12E\n" +
-	"\rpreconditions\x18\x04 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\"g\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x1b\n" +
+	"\tnode_name\x18\x03 \x01(\tR\bnodeName\x12E\n" +
+	"\rpreconditions\x18\x04 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\x12M\n" +
+	"\x13allocation_revision\x18\x05 \x01(\tB\x1c\xbaH\x19r\x172\x15^([1-9][0-9]{0,17})?$R\x12allocationRevision\x12,\n" +
+	"\vapi_version\x18\x06 \x01(\tB\v\xbaH\br\x06R\x00R\x02v1R\n" +
+	"apiVersion\x12$\n" +
+	"\x04kind\x18\a \x01(\tB\x10\xbaH\rr\vR\x00R\aBindingR\x04kind\x128\n" +
+	"\bmetadata\x18\b \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12E\n" +
+	"\x06target\x18\t \x01(\v2-.windlass.scheduling.v1.BindPodRequest.TargetR\x06target\x1am\n" +
+	"\x06Target\x12,\n" +
+	"\vapi_version\x18\x01 \x01(\tB\v\xbaH\br\x06R\x00R\x02v1R\n" +
+	"apiVersion\x12!\n" +
+	"\x04kind\x18\x02 \x01(\tB\r\xbaH\n" +
+	"r\bR\x00R\x04NodeR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"g\n" +
 	"\x14BatchBindPodsRequest\x12O\n" +
 	"\bbindings\x18\x01 \x03(\v2&.windlass.scheduling.v1.BindPodRequestB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\bbindings\"\xca\x01\n" +
 	"\x15BatchBindPodsResponse\x12N\n" +
@@ -2820,25 +4164,107 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x06stderr\x18\x02 \x01(\fR\x06stderr\x12 \n" +
 	"\texit_code\x18\x03 \x01(\x05H\x00R\bexitCode\x88\x01\x01B\f\n" +
 	"\n" +
-	"_exit_code\"\x93\x02\n" +
+	"_exit_code\"\x88\v\n" +
 	"\x11ExplainPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
 	"\x03pod\x18\x03 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\x126\n" +
 	"\x06policy\x18\x04 \x01(\v2\x1e.windlass.scheduling.v1.PolicyR\x06policy\x120\n" +
 	"\x05nodes\x18\x05 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x123\n" +
-	"\x04pods\x18\x06 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\"\x9e\x05\n" +
+	"\x04pods\x18\x06 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x12G\n" +
+	"\bservices\x18\a \x03(\v2\x1f.windlass.scheduling.v1.ServiceB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\bservices\x12r\n" +
+	"\x17replication_controllers\x18\b \x03(\v2-.windlass.scheduling.v1.ReplicationControllerB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x16replicationControllers\x12Q\n" +
+	"\freplica_sets\x18\t \x03(\v2\".windlass.scheduling.v1.ReplicaSetB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\vreplicaSets\x12T\n" +
+	"\rstateful_sets\x18\n" +
+	" \x03(\v2#.windlass.scheduling.v1.StatefulSetB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\fstatefulSets\x12.\n" +
+	"\rwithout_nodes\x18\v \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\fwithoutNodes\x12`\n" +
+	"\vnode_labels\x18\f \x03(\v24.windlass.scheduling.v1.ExplainPodRequest.NodeLabelsB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\n" +
+	"nodeLabels\x12N\n" +
+	"\avolumes\x18\r \x03(\v2(.windlass.scheduling.v1.PersistentVolumeB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\avolumes\x12Q\n" +
+	"\x06claims\x18\x0e \x03(\v2-.windlass.scheduling.v1.PersistentVolumeClaimB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x06claims\x12Y\n" +
+	"\x0fstorage_classes\x18\x0f \x03(\v2$.windlass.scheduling.v1.StorageClassB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x0estorageClasses\x12-\n" +
+	"\vmax_volumes\x18\x14 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01H\x00R\n" +
+	"maxVolumes\x88\x01\x01\x12!\n" +
+	"\fsummary_only\x18\x1e \x01(\bR\vsummaryOnly\x12Q\n" +
+	"\abudgets\x18\x1f \x03(\v2+.windlass.scheduling.v1.PodDisruptionBudgetB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\abudgets\x1a\xc7\x01\n" +
+	"\n" +
+	"NodeLabels\x12\x1a\n" +
+	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x12b\n" +
+	"\x06labels\x18\x02 \x03(\v2@.windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntryB\b\xbaH\x05\x9a\x01\x02\b\x01R\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
+	"\f_max_volumes\"\xd9\b\n" +
+	"\x15PlanPreemptionRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
+	"\x03pod\x18\x03 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\x126\n" +
+	"\x06policy\x18\x04 \x01(\v2\x1e.windlass.scheduling.v1.PolicyR\x06policy\x120\n" +
+	"\x05nodes\x18\x05 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x123\n" +
+	"\x04pods\x18\x06 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x12O\n" +
+	"\abudgets\x18\a \x01(\v25.windlass.scheduling.v1.PlanPreemptionRequest.BudgetsR\abudgets\x12G\n" +
+	"\bservices\x18\x14 \x03(\v2\x1f.windlass.scheduling.v1.ServiceB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\bservices\x12r\n" +
+	"\x17replication_controllers\x18\x15 \x03(\v2-.windlass.scheduling.v1.ReplicationControllerB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x16replicationControllers\x12Q\n" +
+	"\freplica_sets\x18\x16 \x03(\v2\".windlass.scheduling.v1.ReplicaSetB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\vreplicaSets\x12T\n" +
+	"\rstateful_sets\x18\x17 \x03(\v2#.windlass.scheduling.v1.StatefulSetB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\fstatefulSets\x12-\n" +
+	"\vmax_volumes\x18\x18 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01H\x00R\n" +
+	"maxVolumes\x88\x01\x01\x12N\n" +
+	"\avolumes\x18\x19 \x03(\v2(.windlass.scheduling.v1.PersistentVolumeB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\avolumes\x12Q\n" +
+	"\x06claims\x18\x1a \x03(\v2-.windlass.scheduling.v1.PersistentVolumeClaimB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x06claims\x12Y\n" +
+	"\x0fstorage_classes\x18\x1b \x03(\v2$.windlass.scheduling.v1.StorageClassB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x0estorageClasses\x1aL\n" +
+	"\aBudgets\x12A\n" +
+	"\x05items\x18\x01 \x03(\v2+.windlass.scheduling.v1.PodDisruptionBudgetR\x05itemsB\x0e\n" +
+	"\f_max_volumes\"\xc8\x02\n" +
+	"\x16PlanPreemptionResponse\x12\x12\n" +
+	"\x04best\x18\x01 \x01(\tR\x04best\x12.\n" +
+	"\x13nominated_node_name\x18\x02 \x01(\tR\x11nominatedNodeName\x12O\n" +
+	"\avictims\x18\x03 \x03(\v25.windlass.scheduling.v1.PlanPreemptionResponse.VictimR\avictims\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x1a\x7f\n" +
+	"\x06Victim\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\bpriority\x18\x03 \x01(\x05R\bpriority\x12'\n" +
+	"\x0fexceeded_budget\x18\x04 \x01(\tR\x0eexceededBudget\"\x8c\x12\n" +
 	"\x12ExplainPodResponse\x12\x18\n" +
 	"\arefused\x18\x01 \x01(\tR\arefused\x12\x19\n" +
 	"\bbound_to\x18\x02 \x01(\tR\aboundTo\x12\x12\n" +
 	"\x04best\x18\x03 \x01(\tR\x04best\x12L\n" +
 	"\x05nodes\x18\x04 \x03(\v26.windlass.scheduling.v1.ExplainPodResponse.NodeVerdictR\x05nodes\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12%\n" +
-	"\x0escheduler_name\x18\x06 \x01(\tR\rschedulerName\x1aY\n" +
+	"\x0escheduler_name\x18\x06 \x01(\tR\rschedulerName\x12X\n" +
+	"\textenders\x18\v \x03(\v2:.windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdictR\textenders\x12#\n" +
+	"\rcomputed_from\x18\a \x01(\tR\fcomputedFrom\x12)\n" +
+	"\x10resource_version\x18\b \x01(\tR\x0fresourceVersion\x12\x1d\n" +
+	"\n" +
+	"node_count\x18\t \x01(\x05R\tnodeCount\x12Q\n" +
+	"\tobstacles\x18\n" +
+	" \x03(\v23.windlass.scheduling.v1.ExplainPodResponse.ObstacleR\tobstacles\x12K\n" +
+	"\achanges\x18\x1e \x03(\v21.windlass.scheduling.v1.ExplainPodResponse.ChangeR\achanges\x12L\n" +
+	"\apending\x18\f \x01(\v22.windlass.scheduling.v1.ExplainPodResponse.PendingR\apending\x12R\n" +
+	"\tplacement\x18\r \x01(\v24.windlass.scheduling.v1.ExplainPodResponse.PlacementR\tplacement\x1a\xb3\x01\n" +
 	"\aFailure\x12\x1c\n" +
 	"\tpredicate\x18\x01 \x01(\tR\tpredicate\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\aunblock\x18\x03 \x01(\tR\aunblock\x1am\n" +
+	"\aunblock\x18\x03 \x01(\tR\aunblock\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\tR\x04part\x12\x1a\n" +
+	"\bresource\x18\x05 \x01(\tR\bresource\x12\x14\n" +
+	"\x05asked\x18\x06 \x01(\tR\x05asked\x12\x12\n" +
+	"\x04free\x18\a \x01(\tR\x04free\x1am\n" +
 	"\x05Score\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\tR\bpriority\x12\x14\n" +
 	"\x05score\x18\x02 \x01(\x05R\x05score\x12\x16\n" +
@@ -2849,11 +4275,51 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x04fits\x18\x02 \x01(\bR\x04fits\x12N\n" +
 	"\bfailures\x18\x03 \x03(\v22.windlass.scheduling.v1.ExplainPodResponse.FailureR\bfailures\x12H\n" +
 	"\x06scores\x18\x04 \x03(\v20.windlass.scheduling.v1.ExplainPodResponse.ScoreR\x06scores\x12\x14\n" +
-	"\x05total\x18\x05 \x01(\x05R\x05total\"z\n" +
+	"\x05total\x18\x05 \x01(\x05R\x05total\x1a]\n" +
+	"\bObstacle\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"node_count\x18\x02 \x01(\x05R\tnodeCount\x12\x1a\n" +
+	"\bexamples\x18\x03 \x03(\tR\bexamples\x1a[\n" +
+	"\x06Change\x12\x16\n" +
+	"\x06change\x18\x01 \x01(\tR\x06change\x12\x1d\n" +
+	"\n" +
+	"node_count\x18\x02 \x01(\x05R\tnodeCount\x12\x1a\n" +
+	"\bexamples\x18\x03 \x03(\tR\bexamples\x1a\xb1\x03\n" +
+	"\aPending\x129\n" +
+	"\n" +
+	"since_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\x12>\n" +
+	"\rlast_try_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vlastTryTime\x12\x14\n" +
+	"\x05tries\x18\x03 \x01(\x05R\x05tries\x12>\n" +
+	"\rnext_try_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vnextTryTime\x12\x1b\n" +
+	"\twaits_for\x18\x05 \x01(\tR\bwaitsFor\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12Q\n" +
+	"\tobstacles\x18\a \x03(\v23.windlass.scheduling.v1.ExplainPodResponse.ObstacleR\tobstacles\x12K\n" +
+	"\achanges\x18\b \x03(\v21.windlass.scheduling.v1.ExplainPodResponse.ChangeR\achanges\x1a\xc0\x02\n" +
+	"\tPlacement\x12\x18\n" +
+	"\aunknown\x18\x01 \x01(\tR\aunknown\x129\n" +
+	"\n" +
+	"place_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tplaceTime\x12#\n" +
+	"\rfitting_count\x18\x03 \x01(\x05R\ffittingCount\x12\x1d\n" +
+	"\n" +
+	"best_count\x18\x04 \x01(\x05R\tbestCount\x12N\n" +
+	"\x06chosen\x18\x05 \x01(\v26.windlass.scheduling.v1.ExplainPodResponse.NodeVerdictR\x06chosen\x12J\n" +
+	"\x04next\x18\x06 \x01(\v26.windlass.scheduling.v1.ExplainPodResponse.NodeVerdictR\x04next\x1aS\n" +
+	"\x0fExtenderVerdict\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
+	"\x05asked\x18\x02 \x01(\bR\x05asked\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xe5\x04\n" +
 	"\x0fAdmitPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x125\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodB\x06\xbaH\x03\xc8\x01\x01R\x03pod\x12\x12\n" +
-	"\x04user\x18\x03 \x01(\tR\x04user\"\x8f\x01\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12 \n" +
+	"\x06groups\x18\x04 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10dR\x06groups\x12L\n" +
+	"\x10namespace_object\x18\x05 \x01(\v2!.windlass.scheduling.v1.NamespaceR\x0fnamespaceObject\x12R\n" +
+	"\x10admission_config\x18\x06 \x01(\v2'.windlass.scheduling.v1.AdmissionConfigR\x0fadmissionConfig\x12S\n" +
+	"\rmaster_config\x18\a \x01(\v2..windlass.scheduling.v1.KubernetesMasterConfigR\fmasterConfig\x12=\n" +
+	"\toperation\x18\v \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\x06CREATER\x06UPDATER\x06DELETER\toperation\x124\n" +
+	"\aold_pod\x18\f \x01(\v2\x1b.windlass.scheduling.v1.PodR\x06oldPod\x12[\n" +
+	"\x10priority_classes\x18\r \x03(\v2%.windlass.scheduling.v1.PriorityClassB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x0fpriorityClasses\"\x8f\x01\n" +
 	"\x10AdmitPodResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\x12\x16\n" +
@@ -2888,16 +4354,16 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x06Result\x12W\n" +
 	"\n" +
 	"placements\x18\x01 \x03(\v27.windlass.scheduling.v1.PlanPlacementResponse.PlacementR\n" +
-	"placements2\xc4\x16\n" +
+	"placements2\x99\x19\n" +
 	"\n" +
 	"PodService\x12\x8b\x01\n" +
 	"\x06GetPod\x12%.windlass.scheduling.v1.GetPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"=\xaa\xbb\x18\v\n" +
 	"\x03get\x1a\x04pods\x82\xd3\xe4\x93\x02(\x12&/v1/namespaces/{namespace}/pods/{name}\x12\x99\x01\n" +
 	"\bListPods\x12'.windlass.scheduling.v1.ListPodsRequest\x1a\x1f.windlass.scheduling.v1.PodList\"C\xaa\xbb\x18\f\n" +
 	"\x04list\x1a\x04pods\x82\xd3\xe4\x93\x02-Z\n" +
-	"\x12\b/v1/pods\x12\x1f/v1/namespaces/{namespace}/pods\x12\xa5\x01\n" +
-	"\tCreatePod\x12(.windlass.scheduling.v1.CreatePodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"Q\xaa\xbb\x18\x10\n" +
-	"\x06create\x1a\x04pods0\x01\x82\xd3\xe4\x93\x027:\x03podZ\x0f:\x03pod\"\b/v1/pods\"\x1f/v1/namespaces/{namespace}/pods\x12\x9b\x01\n" +
+	"\x12\b/v1/pods\x12\x1f/v1/namespaces/{namespace}/pods\x12\xa7\x01\n" +
+	"\tCreatePod\x12(.windlass.scheduling.v1.CreatePodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"S\xaa\xbb\x18\x12\n" +
+	"\x06create\x1a\x04pods0\x01@\x01\x82\xd3\xe4\x93\x027:\x03podZ\x0f:\x03pod\"\b/v1/pods\"\x1f/v1/namespaces/{namespace}/pods\x12\x9b\x01\n" +
 	"\tUpdatePod\x12(.windlass.scheduling.v1.UpdatePodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"G\xaa\xbb\x18\x10\n" +
 	"\x06update\x1a\x04pods0\x01\x82\xd3\xe4\x93\x02-:\x03pod\x1a&/v1/namespaces/{namespace}/pods/{name}\x12\x9a\x01\n" +
 	"\bPatchPod\x12'.windlass.scheduling.v1.PatchPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"H\xaa\xbb\x18\x0f\n" +
@@ -2911,22 +4377,26 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\tWatchPods\x12(.windlass.scheduling.v1.WatchPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"P\xaa\xbb\x18\r\n" +
 	"\x05watch\x1a\x04pods\x82\xd3\xe4\x93\x029Z\x10\x12\x0e/v1/pods:watch\x12%/v1/namespaces/{namespace}/pods:watch0\x01\x12\xb6\x01\n" +
 	"\bEvictPod\x12'.windlass.scheduling.v1.EvictPodRequest\x1a(.windlass.scheduling.v1.EvictPodResponse\"W\xaa\xbb\x18\x19\n" +
-	"\x06create\x1a\rpods/eviction0\x01\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/pods/{name}/eviction\x12\xa5\x01\n" +
-	"\aBindPod\x12&.windlass.scheduling.v1.BindPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"U\xaa\xbb\x18\x18\n" +
-	"\x06create\x1a\fpods/binding0\x01\x82\xd3\xe4\x93\x023:\x01*\"./v1/namespaces/{namespace}/pods/{name}/binding\x12\xa7\x01\n" +
-	"\rBatchBindPods\x12,.windlass.scheduling.v1.BatchBindPodsRequest\x1a-.windlass.scheduling.v1.BatchBindPodsResponse\"9\xaa\xbb\x18\x18\n" +
-	"\x06create\x1a\fpods/binding0\x01\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/pods:batchBind\x12\xa7\x01\n" +
-	"\x0fBatchCreatePods\x12..windlass.scheduling.v1.BatchCreatePodsRequest\x1a/.windlass.scheduling.v1.BatchCreatePodsResponse\"3\xaa\xbb\x18\x10\n" +
-	"\x06create\x1a\x04pods0\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/pods:batchCreate\x12\x96\x01\n" +
+	"\x06create\x1a\rpods/eviction0\x01\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/pods/{name}/eviction\x12\xa7\x01\n" +
+	"\aBindPod\x12&.windlass.scheduling.v1.BindPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"W\xaa\xbb\x18\x1a\n" +
+	"\x06create\x1a\fpods/binding0\x01@\x01\x82\xd3\xe4\x93\x023:\x01*\"./v1/namespaces/{namespace}/pods/{name}/binding\x12\xa9\x01\n" +
+	"\rBatchBindPods\x12,.windlass.scheduling.v1.BatchBindPodsRequest\x1a-.windlass.scheduling.v1.BatchBindPodsResponse\";\xaa\xbb\x18\x1a\n" +
+	"\x06create\x1a\fpods/binding0\x01@\x01\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/pods:batchBind\x12\xa9\x01\n" +
+	"\x0fBatchCreatePods\x12..windlass.scheduling.v1.BatchCreatePodsRequest\x1a/.windlass.scheduling.v1.BatchCreatePodsResponse\"5\xaa\xbb\x18\x12\n" +
+	"\x06create\x1a\x04pods0\x01@\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/pods:batchCreate\x12\x96\x01\n" +
 	"\tGetPodLog\x12(.windlass.scheduling.v1.GetPodLogRequest\x1a\x14.google.api.HttpBody\"G\xaa\xbb\x18\x11\n" +
 	"\x03get\x1a\bpods/log8\x01\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/pods/{name}/log0\x01\x12{\n" +
 	"\aExecPod\x12&.windlass.scheduling.v1.ExecPodRequest\x1a'.windlass.scheduling.v1.ExecPodResponse\"\x1b\xaa\xbb\x18\x17\n" +
-	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\x90\x01\n" +
+	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\x92\x01\n" +
 	"\n" +
-	"ExplainPod\x12).windlass.scheduling.v1.ExplainPodRequest\x1a*.windlass.scheduling.v1.ExplainPodResponse\"+\xaa\xbb\x18\f\n" +
-	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/pods:explain\x12\x96\x01\n" +
+	"ExplainPod\x12).windlass.scheduling.v1.ExplainPodRequest\x1a*.windlass.scheduling.v1.ExplainPodResponse\"-\xaa\xbb\x18\x0e\n" +
+	"\x04plan\x1a\x04pods@\x01\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/pods:explain\x12\x96\x01\n" +
 	"\rPlanPlacement\x12,.windlass.scheduling.v1.PlanPlacementRequest\x1a-.windlass.scheduling.v1.PlanPlacementResponse\"(\xaa\xbb\x18\f\n" +
-	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/pods:plan\x12\x88\x01\n" +
+	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/pods:plan\x12\xa0\x01\n" +
+	"\x0ePlanPreemption\x12-.windlass.scheduling.v1.PlanPreemptionRequest\x1a..windlass.scheduling.v1.PlanPreemptionResponse\"/\xaa\xbb\x18\f\n" +
+	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/preemptions:plan\x12\xa5\x01\n" +
+	"\x0eSettleBindings\x12-.windlass.scheduling.v1.SettleBindingsRequest\x1a..windlass.scheduling.v1.SettleBindingsResponse\"4\xaa\xbb\x18\x0e\n" +
+	"\x04list\x1a\x04pods@\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/pods:settleBindings\x12\x88\x01\n" +
 	"\bAdmitPod\x12'.windlass.scheduling.v1.AdmitPodRequest\x1a(.windlass.scheduling.v1.AdmitPodResponse\")\xaa\xbb\x18\f\n" +
 	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/pods:admitB\xf1\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x0fPodServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
@@ -2943,134 +4413,210 @@ func file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_windlass_scheduling_v1_pod_service_proto_goTypes = []any{
-	(*GetPodRequest)(nil),                     // 0: windlass.scheduling.v1.GetPodRequest
-	(*ListPodsRequest)(nil),                   // 1: windlass.scheduling.v1.ListPodsRequest
-	(*PodList)(nil),                           // 2: windlass.scheduling.v1.PodList
-	(*CreatePodRequest)(nil),                  // 3: windlass.scheduling.v1.CreatePodRequest
-	(*UpdatePodRequest)(nil),                  // 4: windlass.scheduling.v1.UpdatePodRequest
-	(*PatchPodRequest)(nil),                   // 5: windlass.scheduling.v1.PatchPodRequest
-	(*ApplyPodRequest)(nil),                   // 6: windlass.scheduling.v1.ApplyPodRequest
-	(*UpdatePodStatusRequest)(nil),            // 7: windlass.scheduling.v1.UpdatePodStatusRequest
-	(*DeletePodRequest)(nil),                  // 8: windlass.scheduling.v1.DeletePodRequest
-	(*WatchPodsRequest)(nil),                  // 9: windlass.scheduling.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),                 // 10: windlass.scheduling.v1.WatchPodsResponse
-	(*EvictPodRequest)(nil),                   // 11: windlass.scheduling.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),                  // 12: windlass.scheduling.v1.EvictPodResponse
-	(*BindPodRequest)(nil),                    // 13: windlass.scheduling.v1.BindPodRequest
-	(*BatchBindPodsRequest)(nil),              // 14: windlass.scheduling.v1.BatchBindPodsRequest
-	(*BatchBindPodsResponse)(nil),             // 15: windlass.scheduling.v1.BatchBindPodsResponse
-	(*BatchCreatePodsRequest)(nil),            // 16: windlass.scheduling.v1.BatchCreatePodsRequest
-	(*BatchCreatePodsResponse)(nil),           // 17: windlass.scheduling.v1.BatchCreatePodsResponse
-	(*GetPodLogRequest)(nil),                  // 18: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                      // 19: windlass.scheduling.v1.ExecPodStart
-	(*ExecPodRequest)(nil),                    // 20: windlass.scheduling.v1.ExecPodRequest
-	(*ExecPodResponse)(nil),                   // 21: windlass.scheduling.v1.ExecPodResponse
-	(*ExplainPodRequest)(nil),                 // 22: windlass.scheduling.v1.ExplainPodRequest
-	(*ExplainPodResponse)(nil),                // 23: windlass.scheduling.v1.ExplainPodResponse
-	(*AdmitPodRequest)(nil),                   // 24: windlass.scheduling.v1.AdmitPodRequest
-	(*AdmitPodResponse)(nil),                  // 25: windlass.scheduling.v1.AdmitPodResponse
-	(*PlanPlacementRequest)(nil),              // 26: windlass.scheduling.v1.PlanPlacementRequest
-	(*PlanPlacementResponse)(nil),             // 27: windlass.scheduling.v1.PlanPlacementResponse
-	(*WatchPodsResponse_Event)(nil),           // 28: windlass.scheduling.v1.WatchPodsResponse.Event
-	(*BatchBindPodsResponse_Result)(nil),      // 29: windlass.scheduling.v1.BatchBindPodsResponse.Result
-	(*BatchCreatePodsResponse_Result)(nil),    // 30: windlass.scheduling.v1.BatchCreatePodsResponse.Result
-	(*ExplainPodResponse_Failure)(nil),        // 31: windlass.scheduling.v1.ExplainPodResponse.Failure
-	(*ExplainPodResponse_Score)(nil),          // 32: windlass.scheduling.v1.ExplainPodResponse.Score
-	(*ExplainPodResponse_NodeVerdict)(nil),    // 33: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	(*PlanPlacementRequest_FurtherNodes)(nil), // 34: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
-	(*PlanPlacementRequest_PodName)(nil),      // 35: windlass.scheduling.v1.PlanPlacementRequest.PodName
-	(*PlanPlacementRequest_Variation)(nil),    // 36: windlass.scheduling.v1.PlanPlacementRequest.Variation
-	(*PlanPlacementResponse_Placement)(nil),   // 37: windlass.scheduling.v1.PlanPlacementResponse.Placement
-	(*PlanPlacementResponse_Result)(nil),      // 38: windlass.scheduling.v1.PlanPlacementResponse.Result
-	(*fieldmaskpb.FieldMask)(nil),             // 39: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                       // 40: windlass.meta.v1.ListMeta
-	(*Pod)(nil),                               // 41: windlass.scheduling.v1.Pod
-	(*httpbody.HttpBody)(nil),                 // 42: google.api.HttpBody
-	(*v1.Preconditions)(nil),                  // 43: windlass.meta.v1.Preconditions
-	(*Policy)(nil),                            // 44: windlass.scheduling.v1.Policy
-	(*v11.NodeList)(nil),                      // 45: windlass.node.v1.NodeList
-	(*v11.Node)(nil),                          // 46: windlass.node.v1.Node
+	(*GetPodRequest)(nil),                      // 0: windlass.scheduling.v1.GetPodRequest
+	(*ListPodsRequest)(nil),                    // 1: windlass.scheduling.v1.ListPodsRequest
+	(*PodList)(nil),                            // 2: windlass.scheduling.v1.PodList
+	(*CreatePodRequest)(nil),                   // 3: windlass.scheduling.v1.CreatePodRequest
+	(*UpdatePodRequest)(nil),                   // 4: windlass.scheduling.v1.UpdatePodRequest
+	(*PatchPodRequest)(nil),                    // 5: windlass.scheduling.v1.PatchPodRequest
+	(*ApplyPodRequest)(nil),                    // 6: windlass.scheduling.v1.ApplyPodRequest
+	(*UpdatePodStatusRequest)(nil),             // 7: windlass.scheduling.v1.UpdatePodStatusRequest
+	(*DeletePodRequest)(nil),                   // 8: windlass.scheduling.v1.DeletePodRequest
+	(*WatchPodsRequest)(nil),                   // 9: windlass.scheduling.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),                  // 10: windlass.scheduling.v1.WatchPodsResponse
+	(*EvictPodRequest)(nil),                    // 11: windlass.scheduling.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),                   // 12: windlass.scheduling.v1.EvictPodResponse
+	(*SettleBindingsRequest)(nil),              // 13: windlass.scheduling.v1.SettleBindingsRequest
+	(*SettleBindingsResponse)(nil),             // 14: windlass.scheduling.v1.SettleBindingsResponse
+	(*BindPodRequest)(nil),                     // 15: windlass.scheduling.v1.BindPodRequest
+	(*BatchBindPodsRequest)(nil),               // 16: windlass.scheduling.v1.BatchBindPodsRequest
+	(*BatchBindPodsResponse)(nil),              // 17: windlass.scheduling.v1.BatchBindPodsResponse
+	(*BatchCreatePodsRequest)(nil),             // 18: windlass.scheduling.v1.BatchCreatePodsRequest
+	(*BatchCreatePodsResponse)(nil),            // 19: windlass.scheduling.v1.BatchCreatePodsResponse
+	(*GetPodLogRequest)(nil),                   // 20: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                       // 21: windlass.scheduling.v1.ExecPodStart
+	(*ExecPodRequest)(nil),                     // 22: windlass.scheduling.v1.ExecPodRequest
+	(*ExecPodResponse)(nil),                    // 23: windlass.scheduling.v1.ExecPodResponse
+	(*ExplainPodRequest)(nil),                  // 24: windlass.scheduling.v1.ExplainPodRequest
+	(*PlanPreemptionRequest)(nil),              // 25: windlass.scheduling.v1.PlanPreemptionRequest
+	(*PlanPreemptionResponse)(nil),             // 26: windlass.scheduling.v1.PlanPreemptionResponse
+	(*ExplainPodResponse)(nil),                 // 27: windlass.scheduling.v1.ExplainPodResponse
+	(*AdmitPodRequest)(nil),                    // 28: windlass.scheduling.v1.AdmitPodRequest
+	(*AdmitPodResponse)(nil),                   // 29: windlass.scheduling.v1.AdmitPodResponse
+	(*PlanPlacementRequest)(nil),               // 30: windlass.scheduling.v1.PlanPlacementRequest
+	(*PlanPlacementResponse)(nil),              // 31: windlass.scheduling.v1.PlanPlacementResponse
+	(*WatchPodsResponse_Event)(nil),            // 32: windlass.scheduling.v1.WatchPodsResponse.Event
+	(*BindPodRequest_Target)(nil),              // 33: windlass.scheduling.v1.BindPodRequest.Target
+	(*BatchBindPodsResponse_Result)(nil),       // 34: windlass.scheduling.v1.BatchBindPodsResponse.Result
+	(*BatchCreatePodsResponse_Result)(nil),     // 35: windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	(*ExplainPodRequest_NodeLabels)(nil),       // 36: windlass.scheduling.v1.ExplainPodRequest.NodeLabels
+	nil,                                        // 37: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
+	(*PlanPreemptionRequest_Budgets)(nil),      // 38: windlass.scheduling.v1.PlanPreemptionRequest.Budgets
+	(*PlanPreemptionResponse_Victim)(nil),      // 39: windlass.scheduling.v1.PlanPreemptionResponse.Victim
+	(*ExplainPodResponse_Failure)(nil),         // 40: windlass.scheduling.v1.ExplainPodResponse.Failure
+	(*ExplainPodResponse_Score)(nil),           // 41: windlass.scheduling.v1.ExplainPodResponse.Score
+	(*ExplainPodResponse_NodeVerdict)(nil),     // 42: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	(*ExplainPodResponse_Obstacle)(nil),        // 43: windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	(*ExplainPodResponse_Change)(nil),          // 44: windlass.scheduling.v1.ExplainPodResponse.Change
+	(*ExplainPodResponse_Pending)(nil),         // 45: windlass.scheduling.v1.ExplainPodResponse.Pending
+	(*ExplainPodResponse_Placement)(nil),       // 46: windlass.scheduling.v1.ExplainPodResponse.Placement
+	(*ExplainPodResponse_ExtenderVerdict)(nil), // 47: windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
+	(*PlanPlacementRequest_FurtherNodes)(nil),  // 48: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	(*PlanPlacementRequest_PodName)(nil),       // 49: windlass.scheduling.v1.PlanPlacementRequest.PodName
+	(*PlanPlacementRequest_Variation)(nil),     // 50: windlass.scheduling.v1.PlanPlacementRequest.Variation
+	(*PlanPlacementResponse_Placement)(nil),    // 51: windlass.scheduling.v1.PlanPlacementResponse.Placement
+	(*PlanPlacementResponse_Result)(nil),       // 52: windlass.scheduling.v1.PlanPlacementResponse.Result
+	(*fieldmaskpb.FieldMask)(nil),              // 53: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                        // 54: windlass.meta.v1.ListMeta
+	(*Pod)(nil),                                // 55: windlass.scheduling.v1.Pod
+	(*httpbody.HttpBody)(nil),                  // 56: google.api.HttpBody
+	(*v1.Preconditions)(nil),                   // 57: windlass.meta.v1.Preconditions
+	(*v1.ObjectMeta)(nil),                      // 58: windlass.meta.v1.ObjectMeta
+	(*Policy)(nil),                             // 59: windlass.scheduling.v1.Policy
+	(*v11.NodeList)(nil),                       // 60: windlass.node.v1.NodeList
+	(*Service)(nil),                            // 61: windlass.scheduling.v1.Service
+	(*ReplicationController)(nil),              // 62: windlass.scheduling.v1.ReplicationController
+	(*ReplicaSet)(nil),                         // 63: windlass.scheduling.v1.ReplicaSet
+	(*StatefulSet)(nil),                        // 64: windlass.scheduling.v1.StatefulSet
+	(*PersistentVolume)(nil),                   // 65: windlass.scheduling.v1.PersistentVolume
+	(*PersistentVolumeClaim)(nil),              // 66: windlass.scheduling.v1.PersistentVolumeClaim
+	(*StorageClass)(nil),                       // 67: windlass.scheduling.v1.StorageClass
+	(*PodDisruptionBudget)(nil),                // 68: windlass.scheduling.v1.PodDisruptionBudget
+	(*Namespace)(nil),                          // 69: windlass.scheduling.v1.Namespace
+	(*AdmissionConfig)(nil),                    // 70: windlass.scheduling.v1.AdmissionConfig
+	(*KubernetesMasterConfig)(nil),             // 71: windlass.scheduling.v1.KubernetesMasterConfig
+	(*PriorityClass)(nil),                      // 72: windlass.scheduling.v1.PriorityClass
+	(*timestamppb.Timestamp)(nil),              // 73: google.protobuf.Timestamp
+	(*v11.Node)(nil),                           // 74: windlass.node.v1.Node
 }
 var file_windlass_scheduling_v1_pod_service_proto_depIdxs = []int32{
-	39, // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	40, // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
-	41, // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
-	41, // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	41, // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	42, // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
-	41, // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	41, // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	43, // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	28, // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
-	43, // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	43, // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	13, // 12: windlass.scheduling.v1.BatchBindPodsRequest.bindings:type_name -> windlass.scheduling.v1.BindPodRequest
-	29, // 13: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
-	41, // 14: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
-	30, // 15: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
-	19, // 16: windlass.scheduling.v1.ExecPodRequest.start:type_name -> windlass.scheduling.v1.ExecPodStart
-	41, // 17: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	44, // 18: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
-	45, // 19: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
-	2,  // 20: windlass.scheduling.v1.ExplainPodRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	33, // 21: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	41, // 22: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	41, // 23: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
-	36, // 24: windlass.scheduling.v1.PlanPlacementRequest.variations:type_name -> windlass.scheduling.v1.PlanPlacementRequest.Variation
-	45, // 25: windlass.scheduling.v1.PlanPlacementRequest.nodes:type_name -> windlass.node.v1.NodeList
-	2,  // 26: windlass.scheduling.v1.PlanPlacementRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	38, // 27: windlass.scheduling.v1.PlanPlacementResponse.results:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Result
-	41, // 28: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
-	41, // 29: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
-	31, // 30: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
-	32, // 31: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
-	46, // 32: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes.node:type_name -> windlass.node.v1.Node
-	34, // 33: windlass.scheduling.v1.PlanPlacementRequest.Variation.add:type_name -> windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
-	35, // 34: windlass.scheduling.v1.PlanPlacementRequest.Variation.place:type_name -> windlass.scheduling.v1.PlanPlacementRequest.PodName
-	37, // 35: windlass.scheduling.v1.PlanPlacementResponse.Result.placements:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Placement
-	0,  // 36: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
-	1,  // 37: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
-	3,  // 38: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
-	4,  // 39: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
-	5,  // 40: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
-	6,  // 41: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
-	7,  // 42: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
-	8,  // 43: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
-	9,  // 44: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
-	11, // 45: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
-	13, // 46: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
-	14, // 47: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
-	16, // 48: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
-	18, // 49: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
-	20, // 50: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
-	22, // 51: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
-	26, // 52: windlass.scheduling.v1.PodService.PlanPlacement:input_type -> windlass.scheduling.v1.PlanPlacementRequest
-	24, // 53: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
-	41, // 54: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
-	2,  // 55: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
-	41, // 56: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
-	41, // 57: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
-	41, // 58: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
-	41, // 59: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
-	41, // 60: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
-	41, // 61: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
-	10, // 62: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	12, // 63: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
-	41, // 64: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
-	15, // 65: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
-	17, // 66: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
-	42, // 67: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
-	21, // 68: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
-	23, // 69: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
-	27, // 70: windlass.scheduling.v1.PodService.PlanPlacement:output_type -> windlass.scheduling.v1.PlanPlacementResponse
-	25, // 71: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
-	54, // [54:72] is the sub-list for method output_type
-	36, // [36:54] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	53,  // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	54,  // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
+	55,  // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
+	55,  // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	55,  // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	56,  // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
+	55,  // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	55,  // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	57,  // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	32,  // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
+	57,  // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	57,  // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	58,  // 12: windlass.scheduling.v1.BindPodRequest.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	33,  // 13: windlass.scheduling.v1.BindPodRequest.target:type_name -> windlass.scheduling.v1.BindPodRequest.Target
+	15,  // 14: windlass.scheduling.v1.BatchBindPodsRequest.bindings:type_name -> windlass.scheduling.v1.BindPodRequest
+	34,  // 15: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
+	55,  // 16: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
+	35,  // 17: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	21,  // 18: windlass.scheduling.v1.ExecPodRequest.start:type_name -> windlass.scheduling.v1.ExecPodStart
+	55,  // 19: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	59,  // 20: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
+	60,  // 21: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 22: windlass.scheduling.v1.ExplainPodRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	61,  // 23: windlass.scheduling.v1.ExplainPodRequest.services:type_name -> windlass.scheduling.v1.Service
+	62,  // 24: windlass.scheduling.v1.ExplainPodRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
+	63,  // 25: windlass.scheduling.v1.ExplainPodRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
+	64,  // 26: windlass.scheduling.v1.ExplainPodRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
+	36,  // 27: windlass.scheduling.v1.ExplainPodRequest.node_labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels
+	65,  // 28: windlass.scheduling.v1.ExplainPodRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
+	66,  // 29: windlass.scheduling.v1.ExplainPodRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
+	67,  // 30: windlass.scheduling.v1.ExplainPodRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
+	68,  // 31: windlass.scheduling.v1.ExplainPodRequest.budgets:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	55,  // 32: windlass.scheduling.v1.PlanPreemptionRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	59,  // 33: windlass.scheduling.v1.PlanPreemptionRequest.policy:type_name -> windlass.scheduling.v1.Policy
+	60,  // 34: windlass.scheduling.v1.PlanPreemptionRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 35: windlass.scheduling.v1.PlanPreemptionRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	38,  // 36: windlass.scheduling.v1.PlanPreemptionRequest.budgets:type_name -> windlass.scheduling.v1.PlanPreemptionRequest.Budgets
+	61,  // 37: windlass.scheduling.v1.PlanPreemptionRequest.services:type_name -> windlass.scheduling.v1.Service
+	62,  // 38: windlass.scheduling.v1.PlanPreemptionRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
+	63,  // 39: windlass.scheduling.v1.PlanPreemptionRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
+	64,  // 40: windlass.scheduling.v1.PlanPreemptionRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
+	65,  // 41: windlass.scheduling.v1.PlanPreemptionRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
+	66,  // 42: windlass.scheduling.v1.PlanPreemptionRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
+	67,  // 43: windlass.scheduling.v1.PlanPreemptionRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
+	39,  // 44: windlass.scheduling.v1.PlanPreemptionResponse.victims:type_name -> windlass.scheduling.v1.PlanPreemptionResponse.Victim
+	42,  // 45: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	47,  // 46: windlass.scheduling.v1.ExplainPodResponse.extenders:type_name -> windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
+	43,  // 47: windlass.scheduling.v1.ExplainPodResponse.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	44,  // 48: windlass.scheduling.v1.ExplainPodResponse.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
+	45,  // 49: windlass.scheduling.v1.ExplainPodResponse.pending:type_name -> windlass.scheduling.v1.ExplainPodResponse.Pending
+	46,  // 50: windlass.scheduling.v1.ExplainPodResponse.placement:type_name -> windlass.scheduling.v1.ExplainPodResponse.Placement
+	55,  // 51: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	69,  // 52: windlass.scheduling.v1.AdmitPodRequest.namespace_object:type_name -> windlass.scheduling.v1.Namespace
+	70,  // 53: windlass.scheduling.v1.AdmitPodRequest.admission_config:type_name -> windlass.scheduling.v1.AdmissionConfig
+	71,  // 54: windlass.scheduling.v1.AdmitPodRequest.master_config:type_name -> windlass.scheduling.v1.KubernetesMasterConfig
+	55,  // 55: windlass.scheduling.v1.AdmitPodRequest.old_pod:type_name -> windlass.scheduling.v1.Pod
+	72,  // 56: windlass.scheduling.v1.AdmitPodRequest.priority_classes:type_name -> windlass.scheduling.v1.PriorityClass
+	55,  // 57: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
+	50,  // 58: windlass.scheduling.v1.PlanPlacementRequest.variations:type_name -> windlass.scheduling.v1.PlanPlacementRequest.Variation
+	60,  // 59: windlass.scheduling.v1.PlanPlacementRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 60: windlass.scheduling.v1.PlanPlacementRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	52,  // 61: windlass.scheduling.v1.PlanPlacementResponse.results:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Result
+	55,  // 62: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
+	55,  // 63: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
+	37,  // 64: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
+	68,  // 65: windlass.scheduling.v1.PlanPreemptionRequest.Budgets.items:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	40,  // 66: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
+	41,  // 67: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
+	73,  // 68: windlass.scheduling.v1.ExplainPodResponse.Pending.since_time:type_name -> google.protobuf.Timestamp
+	73,  // 69: windlass.scheduling.v1.ExplainPodResponse.Pending.last_try_time:type_name -> google.protobuf.Timestamp
+	73,  // 70: windlass.scheduling.v1.ExplainPodResponse.Pending.next_try_time:type_name -> google.protobuf.Timestamp
+	43,  // 71: windlass.scheduling.v1.ExplainPodResponse.Pending.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	44,  // 72: windlass.scheduling.v1.ExplainPodResponse.Pending.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
+	73,  // 73: windlass.scheduling.v1.ExplainPodResponse.Placement.place_time:type_name -> google.protobuf.Timestamp
+	42,  // 74: windlass.scheduling.v1.ExplainPodResponse.Placement.chosen:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	42,  // 75: windlass.scheduling.v1.ExplainPodResponse.Placement.next:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	74,  // 76: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes.node:type_name -> windlass.node.v1.Node
+	48,  // 77: windlass.scheduling.v1.PlanPlacementRequest.Variation.add:type_name -> windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	49,  // 78: windlass.scheduling.v1.PlanPlacementRequest.Variation.place:type_name -> windlass.scheduling.v1.PlanPlacementRequest.PodName
+	51,  // 79: windlass.scheduling.v1.PlanPlacementResponse.Result.placements:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Placement
+	0,   // 80: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
+	1,   // 81: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
+	3,   // 82: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
+	4,   // 83: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
+	5,   // 84: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
+	6,   // 85: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
+	7,   // 86: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
+	8,   // 87: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
+	9,   // 88: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
+	11,  // 89: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
+	15,  // 90: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
+	16,  // 91: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
+	18,  // 92: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
+	20,  // 93: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
+	22,  // 94: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
+	24,  // 95: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
+	30,  // 96: windlass.scheduling.v1.PodService.PlanPlacement:input_type -> windlass.scheduling.v1.PlanPlacementRequest
+	25,  // 97: windlass.scheduling.v1.PodService.PlanPreemption:input_type -> windlass.scheduling.v1.PlanPreemptionRequest
+	13,  // 98: windlass.scheduling.v1.PodService.SettleBindings:input_type -> windlass.scheduling.v1.SettleBindingsRequest
+	28,  // 99: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
+	55,  // 100: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
+	2,   // 101: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
+	55,  // 102: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
+	55,  // 103: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
+	55,  // 104: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
+	55,  // 105: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
+	55,  // 106: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
+	55,  // 107: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
+	10,  // 108: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	12,  // 109: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
+	55,  // 110: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
+	17,  // 111: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
+	19,  // 112: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
+	56,  // 113: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
+	23,  // 114: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
+	27,  // 115: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
+	31,  // 116: windlass.scheduling.v1.PodService.PlanPlacement:output_type -> windlass.scheduling.v1.PlanPlacementResponse
+	26,  // 117: windlass.scheduling.v1.PodService.PlanPreemption:output_type -> windlass.scheduling.v1.PlanPreemptionResponse
+	14,  // 118: windlass.scheduling.v1.PodService.SettleBindings:output_type -> windlass.scheduling.v1.SettleBindingsResponse
+	29,  // 119: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
+	100, // [100:120] is the sub-list for method output_type
+	80,  // [80:100] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_service_proto_init() }
@@ -3078,19 +4624,33 @@ func file_windlass_scheduling_v1_pod_service_proto_init() {
 	if File_windlass_scheduling_v1_pod_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_admission_config_proto_init()
+	file_windlass_scheduling_v1_kubernetes_master_config_proto_init()
+	file_windlass_scheduling_v1_namespace_proto_init()
+	file_windlass_scheduling_v1_persistent_volume_proto_init()
+	file_windlass_scheduling_v1_persistent_volume_claim_proto_init()
 	file_windlass_scheduling_v1_pod_proto_init()
+	file_windlass_scheduling_v1_pod_disruption_budget_proto_init()
 	file_windlass_scheduling_v1_policy_proto_init()
+	file_windlass_scheduling_v1_priority_class_proto_init()
+	file_windlass_scheduling_v1_replica_set_proto_init()
+	file_windlass_scheduling_v1_replication_controller_proto_init()
+	file_windlass_scheduling_v1_service_proto_init()
+	file_windlass_scheduling_v1_stateful_set_proto_init()
+	file_windlass_scheduling_v1_storage_class_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_msgTypes[8].OneofWrappers = []any{}
 	file_windlass_scheduling_v1_pod_service_proto_msgTypes[11].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_pod_service_proto_msgTypes[18].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_pod_service_proto_msgTypes[21].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[20].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[23].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[24].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,8 @@ const (
 	PodService_ExecPod_FullMethodName         = "/windlass.scheduling.v1.PodService/ExecPod"
 	PodService_ExplainPod_FullMethodName      = "/windlass.scheduling.v1.PodService/ExplainPod"
 	PodService_PlanPlacement_FullMethodName   = "/windlass.scheduling.v1.PodService/PlanPlacement"
+	PodService_PlanPreemption_FullMethodName  = "/windlass.scheduling.v1.PodService/PlanPreemption"
+	PodService_SettleBindings_FullMethodName  = "/windlass.scheduling.v1.PodService/SettleBindings"
 	PodService_AdmitPod_FullMethodName        = "/windlass.scheduling.v1.PodService/AdmitPod"
 )
 
@@ -72,7 +74,8 @@ type PodServiceClient interface {
 	// EvictPod deletes a pod if the disruption budgets allow it, and fails with RESOURCE_EXHAUSTED, reason TOO_MANY, and
 	// the name of the budget if they do not.
 	EvictPod(ctx context.Context, in *EvictPodRequest, opts ...grpc.CallOption) (*EvictPodResponse, error)
-	// BindPod binds an unbound pod to a node.
+	// BindPod binds an unbound pod to a node that has room for it. Bindings of all schedulers are decided by one process,
+	// one after the other, so that none overcommits a node.
 	BindPod(ctx context.Context, in *BindPodRequest, opts ...grpc.CallOption) (*Pod, error)
 	// BatchBindPods binds many pods independently: a refused pod does not affect the others. For service identities only.
 	BatchBindPods(ctx context.Context, in *BatchBindPodsRequest, opts ...grpc.CallOption) (*BatchBindPodsResponse, error)
@@ -83,12 +86,23 @@ type PodServiceClient interface {
 	// ExecPod runs a command in a container and streams its input and output.
 	ExecPod(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecPodRequest, ExecPodResponse], error)
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
-	// unblock the pod.
+	// unblock the pod. The leader answers from the state by which it places pods, and knows since when a pod has waited
+	// and why a pod was placed where it is.
 	ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error)
 	// PlanPlacement returns where pods would go in variations of the cluster: with further nodes, and without others. It
 	// checks the predicates in force and takes the first node that fits, existing nodes before further ones, so that few
 	// further nodes are used. Nothing is stored.
 	PlanPlacement(ctx context.Context, in *PlanPlacementRequest, opts ...grpc.CallOption) (*PlanPlacementResponse, error)
+	// PlanPreemption returns which pods of lower priority would be evicted for a pod that no node fits, by the function
+	// that
+	// the scheduler uses. Nothing is stored.
+	PlanPreemption(ctx context.Context, in *PlanPreemptionRequest, opts ...grpc.CallOption) (*PlanPreemptionResponse, error)
+	// SettleBindings waits until the scheduler places pods with a revision of a node or a later one, and until all
+	// bindings
+	// that it decided on before are stored or refused. After it, no binding is decided with an earlier state of the node.
+	// It
+	// fails with UNAVAILABLE if that takes too long, or if this process does not place pods.
+	SettleBindings(ctx context.Context, in *SettleBindingsRequest, opts ...grpc.CallOption) (*SettleBindingsResponse, error)
 	// AdmitPod returns a pod as it would be stored after defaulting and admission, or why it would be refused.
 	AdmitPod(ctx context.Context, in *AdmitPodRequest, opts ...grpc.CallOption) (*AdmitPodResponse, error)
 }
@@ -292,6 +306,26 @@ func (c *podServiceClient) PlanPlacement(ctx context.Context, in *PlanPlacementR
 	return out, nil
 }
 
+func (c *podServiceClient) PlanPreemption(ctx context.Context, in *PlanPreemptionRequest, opts ...grpc.CallOption) (*PlanPreemptionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanPreemptionResponse)
+	err := c.cc.Invoke(ctx, PodService_PlanPreemption_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) SettleBindings(ctx context.Context, in *SettleBindingsRequest, opts ...grpc.CallOption) (*SettleBindingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SettleBindingsResponse)
+	err := c.cc.Invoke(ctx, PodService_SettleBindings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podServiceClient) AdmitPod(ctx context.Context, in *AdmitPodRequest, opts ...grpc.CallOption) (*AdmitPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AdmitPodResponse)
@@ -330,7 +364,8 @@ type PodServiceServer interface {
 	// EvictPod deletes a pod if the disruption budgets allow it, and fails with RESOURCE_EXHAUSTED, reason TOO_MANY, and
 	// the name of the budget if they do not.
 	EvictPod(context.Context, *EvictPodRequest) (*EvictPodResponse, error)
-	// BindPod binds an unbound pod to a node.
+	// BindPod binds an unbound pod to a node that has room for it. Bindings of all schedulers are decided by one process,
+	// one after the other, so that none overcommits a node.
 	BindPod(context.Context, *BindPodRequest) (*Pod, error)
 	// BatchBindPods binds many pods independently: a refused pod does not affect the others. For service identities only.
 	BatchBindPods(context.Context, *BatchBindPodsRequest) (*BatchBindPodsResponse, error)
@@ -341,12 +376,23 @@ type PodServiceServer interface {
 	// ExecPod runs a command in a container and streams its input and output.
 	ExecPod(grpc.BidiStreamingServer[ExecPodRequest, ExecPodResponse]) error
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
-	// unblock the pod.
+	// unblock the pod. The leader answers from the state by which it places pods, and knows since when a pod has waited
+	// and why a pod was placed where it is.
 	ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error)
 	// PlanPlacement returns where pods would go in variations of the cluster: with further nodes, and without others. It
 	// checks the predicates in force and takes the first node that fits, existing nodes before further ones, so that few
 	// further nodes are used. Nothing is stored.
 	PlanPlacement(context.Context, *PlanPlacementRequest) (*PlanPlacementResponse, error)
+	// PlanPreemption returns which pods of lower priority would be evicted for a pod that no node fits, by the function
+	// that
+	// the scheduler uses. Nothing is stored.
+	PlanPreemption(context.Context, *PlanPreemptionRequest) (*PlanPreemptionResponse, error)
+	// SettleBindings waits until the scheduler places pods with a revision of a node or a later one, and until all
+	// bindings
+	// that it decided on before are stored or refused. After it, no binding is decided with an earlier state of the node.
+	// It
+	// fails with UNAVAILABLE if that takes too long, or if this process does not place pods.
+	SettleBindings(context.Context, *SettleBindingsRequest) (*SettleBindingsResponse, error)
 	// AdmitPod returns a pod as it would be stored after defaulting and admission, or why it would be refused.
 	AdmitPod(context.Context, *AdmitPodRequest) (*AdmitPodResponse, error)
 	mustEmbedUnimplementedPodServiceServer()
@@ -409,6 +455,12 @@ func (UnimplementedPodServiceServer) ExplainPod(context.Context, *ExplainPodRequ
 }
 func (UnimplementedPodServiceServer) PlanPlacement(context.Context, *PlanPlacementRequest) (*PlanPlacementResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanPlacement not implemented")
+}
+func (UnimplementedPodServiceServer) PlanPreemption(context.Context, *PlanPreemptionRequest) (*PlanPreemptionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanPreemption not implemented")
+}
+func (UnimplementedPodServiceServer) SettleBindings(context.Context, *SettleBindingsRequest) (*SettleBindingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SettleBindings not implemented")
 }
 func (UnimplementedPodServiceServer) AdmitPod(context.Context, *AdmitPodRequest) (*AdmitPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AdmitPod not implemented")
@@ -715,6 +767,42 @@ func _PodService_PlanPlacement_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodService_PlanPreemption_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanPreemptionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).PlanPreemption(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_PlanPreemption_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).PlanPreemption(ctx, req.(*PlanPreemptionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_SettleBindings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleBindingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).SettleBindings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_SettleBindings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).SettleBindings(ctx, req.(*SettleBindingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodService_AdmitPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AdmitPodRequest)
 	if err := dec(in); err != nil {
@@ -795,6 +883,14 @@ var PodService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanPlacement",
 			Handler:    _PodService_PlanPlacement_Handler,
+		},
+		{
+			MethodName: "PlanPreemption",
+			Handler:    _PodService_PlanPreemption_Handler,
+		},
+		{
+			MethodName: "SettleBindings",
+			Handler:    _PodService_SettleBindings_Handler,
 		},
 		{
 			MethodName: "AdmitPod",

@@ -27,28 +27,35 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How pods are placed. There is one object, named "default"; without it the built-in defaults apply. Source: the
-// scheduler's policy file.
+// How the pods of one scheduler are placed. The object named "default" is for pods of "default-scheduler"; without it
+// the built-in defaults apply. Each other object has Windlass also place the pods whose schedulerName is its name.
+// Source: the scheduler's policy file.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "v1"; documents also write it as "version".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "Policy".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Standard object metadata; the name is "default". Kubernetes' documents have no metadata.
+	// Standard object metadata; without a name it is "default". Kubernetes' documents have no metadata.
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Predicates that a node must pass; an empty list means the defaults.
+	// Predicates that a node must pass. A document without this field means the defaults; one with an empty list means
+	// only those that are always checked.
 	Predicates []*PredicatePolicy `protobuf:"bytes,4,rep,name=predicates,proto3" json:"predicates,omitempty"`
-	// Priorities that rank nodes; an empty list means the defaults.
+	// Priorities that rank nodes. A document without this field means the defaults; one with an empty list means none.
 	Priorities []*PriorityPolicy `protobuf:"bytes,5,rep,name=priorities,proto3" json:"priorities,omitempty"`
 	// Weight of the required pod affinity of running pods, 1 to 100; default 1.
 	HardPodAffinitySymmetricWeight *int32 `protobuf:"varint,6,opt,name=hard_pod_affinity_symmetric_weight,json=hardPodAffinitySymmetricWeight,proto3,oneof" json:"hard_pod_affinity_symmetric_weight,omitempty"`
 	// True to check the remaining predicates of a node after one fails.
 	AlwaysCheckAllPredicates *bool `protobuf:"varint,7,opt,name=always_check_all_predicates,json=alwaysCheckAllPredicates,proto3,oneof" json:"always_check_all_predicates,omitempty"`
-	// Scheduler extenders; stored but without effect.
+	// Servers that filter and rank the nodes that pass the predicates, each as SchedulerExtender; at most 16. They are asked
+	// in this order.
 	Extenders []*structpb.Struct `protobuf:"bytes,8,rep,name=extenders,proto3" json:"extenders,omitempty"`
 	// Output only. Observed state.
-	Status        *PolicyStatus `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
+	Status *PolicyStatus `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
+	// True if the list of predicates is empty on purpose; `predicates: []` in JSON and YAML.
+	NoPredicates bool `protobuf:"varint,10,opt,name=no_predicates,json=noPredicates,proto3" json:"no_predicates,omitempty"`
+	// True if the list of priorities is empty on purpose; `priorities: []` in JSON and YAML.
+	NoPriorities  bool `protobuf:"varint,11,opt,name=no_priorities,json=noPriorities,proto3" json:"no_priorities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -144,6 +151,20 @@ func (x *Policy) GetStatus() *PolicyStatus {
 		return x.Status
 	}
 	return nil
+}
+
+func (x *Policy) GetNoPredicates() bool {
+	if x != nil {
+		return x.NoPredicates
+	}
+	return false
+}
+
+func (x *Policy) GetNoPriorities() bool {
+	if x != nil {
+		return x.NoPriorities
+	}
+	return false
 }
 
 // One predicate of a policy.
@@ -659,11 +680,320 @@ func (x *PolicyStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+// A server that filters and ranks nodes for pods, called as Kubernetes' scheduler calls its extenders.
+type SchedulerExtender struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address, https, that an administrator allowed with --webhook-allow. A verb is appended to it after a slash.
+	UrlPrefix string `protobuf:"bytes,1,opt,name=url_prefix,json=urlPrefix,proto3" json:"url_prefix,omitempty"`
+	// Path of the call that filters nodes; empty if the extender does not.
+	FilterVerb string `protobuf:"bytes,2,opt,name=filter_verb,json=filterVerb,proto3" json:"filter_verb,omitempty"`
+	// Not in force: refused.
+	PreemptVerb string `protobuf:"bytes,3,opt,name=preempt_verb,json=preemptVerb,proto3" json:"preempt_verb,omitempty"`
+	// Path of the call that ranks nodes, with scores of 0 to 10; empty if the extender does not.
+	PrioritizeVerb string `protobuf:"bytes,4,opt,name=prioritize_verb,json=prioritizeVerb,proto3" json:"prioritize_verb,omitempty"`
+	// Weight of the scores; 1 or more if prioritizeVerb is given.
+	Weight *int32 `protobuf:"varint,5,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	// Not in force: refused.
+	BindVerb string `protobuf:"bytes,6,opt,name=bind_verb,json=bindVerb,proto3" json:"bind_verb,omitempty"`
+	// True if the address is https, which it must be.
+	EnableHttps *bool `protobuf:"varint,7,opt,name=enable_https,json=enableHttps,proto3,oneof" json:"enable_https,omitempty"`
+	// How the certificate of the server is verified.
+	TlsConfig *SchedulerExtenderTLS `protobuf:"bytes,8,opt,name=tls_config,json=tlsConfig,proto3" json:"tls_config,omitempty"`
+	// Longest duration of one call: nanoseconds as a number, or a text such as "5s"; more than 0 and at most 30 s. Default 5 s.
+	HttpTimeout *structpb.Value `protobuf:"bytes,9,opt,name=http_timeout,json=httpTimeout,proto3" json:"http_timeout,omitempty"`
+	// True if the extender knows the nodes: it is sent their names alone.
+	NodeCacheCapable *bool `protobuf:"varint,10,opt,name=node_cache_capable,json=nodeCacheCapable,proto3,oneof" json:"node_cache_capable,omitempty"`
+	// Resources of the extender: it is only asked about pods that request one of them. Without any it is asked about all pods.
+	ManagedResources []*SchedulerExtenderResource `protobuf:"bytes,11,rep,name=managed_resources,json=managedResources,proto3" json:"managed_resources,omitempty"`
+	// True to place pods without the extender if it does not answer. Otherwise they wait for it.
+	Ignorable     *bool `protobuf:"varint,12,opt,name=ignorable,proto3,oneof" json:"ignorable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchedulerExtender) Reset() {
+	*x = SchedulerExtender{}
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchedulerExtender) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchedulerExtender) ProtoMessage() {}
+
+func (x *SchedulerExtender) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchedulerExtender.ProtoReflect.Descriptor instead.
+func (*SchedulerExtender) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_policy_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SchedulerExtender) GetUrlPrefix() string {
+	if x != nil {
+		return x.UrlPrefix
+	}
+	return ""
+}
+
+func (x *SchedulerExtender) GetFilterVerb() string {
+	if x != nil {
+		return x.FilterVerb
+	}
+	return ""
+}
+
+func (x *SchedulerExtender) GetPreemptVerb() string {
+	if x != nil {
+		return x.PreemptVerb
+	}
+	return ""
+}
+
+func (x *SchedulerExtender) GetPrioritizeVerb() string {
+	if x != nil {
+		return x.PrioritizeVerb
+	}
+	return ""
+}
+
+func (x *SchedulerExtender) GetWeight() int32 {
+	if x != nil && x.Weight != nil {
+		return *x.Weight
+	}
+	return 0
+}
+
+func (x *SchedulerExtender) GetBindVerb() string {
+	if x != nil {
+		return x.BindVerb
+	}
+	return ""
+}
+
+func (x *SchedulerExtender) GetEnableHttps() bool {
+	if x != nil && x.EnableHttps != nil {
+		return *x.EnableHttps
+	}
+	return false
+}
+
+func (x *SchedulerExtender) GetTlsConfig() *SchedulerExtenderTLS {
+	if x != nil {
+		return x.TlsConfig
+	}
+	return nil
+}
+
+func (x *SchedulerExtender) GetHttpTimeout() *structpb.Value {
+	if x != nil {
+		return x.HttpTimeout
+	}
+	return nil
+}
+
+func (x *SchedulerExtender) GetNodeCacheCapable() bool {
+	if x != nil && x.NodeCacheCapable != nil {
+		return *x.NodeCacheCapable
+	}
+	return false
+}
+
+func (x *SchedulerExtender) GetManagedResources() []*SchedulerExtenderResource {
+	if x != nil {
+		return x.ManagedResources
+	}
+	return nil
+}
+
+func (x *SchedulerExtender) GetIgnorable() bool {
+	if x != nil && x.Ignorable != nil {
+		return *x.Ignorable
+	}
+	return false
+}
+
+// How the certificate of an extender is verified. By default the authorities of the host are used.
+type SchedulerExtenderTLS struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name in the certificate, if it is not the host of the address.
+	ServerName string `protobuf:"bytes,1,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	// Authorities of the certificate, PEM.
+	CaData []byte `protobuf:"bytes,2,opt,name=ca_data,json=caData,proto3" json:"ca_data,omitempty"`
+	// Refused if true.
+	Insecure *bool `protobuf:"varint,3,opt,name=insecure,proto3,oneof" json:"insecure,omitempty"`
+	// Not in force: refused. Give caData.
+	CaFile string `protobuf:"bytes,4,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
+	// Not in force: refused. The scheduler sends no credentials.
+	CertFile string `protobuf:"bytes,5,opt,name=cert_file,json=certFile,proto3" json:"cert_file,omitempty"`
+	// Not in force: refused.
+	KeyFile string `protobuf:"bytes,6,opt,name=key_file,json=keyFile,proto3" json:"key_file,omitempty"`
+	// Not in force: refused.
+	CertData []byte `protobuf:"bytes,7,opt,name=cert_data,json=certData,proto3" json:"cert_data,omitempty"`
+	// Not in force: refused.
+	KeyData       []byte `protobuf:"bytes,8,opt,name=key_data,json=keyData,proto3" json:"key_data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SchedulerExtenderTLS) Reset() {
+	*x = SchedulerExtenderTLS{}
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchedulerExtenderTLS) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchedulerExtenderTLS) ProtoMessage() {}
+
+func (x *SchedulerExtenderTLS) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchedulerExtenderTLS.ProtoReflect.Descriptor instead.
+func (*SchedulerExtenderTLS) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_policy_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SchedulerExtenderTLS) GetServerName() string {
+	if x != nil {
+		return x.ServerName
+	}
+	return ""
+}
+
+func (x *SchedulerExtenderTLS) GetCaData() []byte {
+	if x != nil {
+		return x.CaData
+	}
+	return nil
+}
+
+func (x *SchedulerExtenderTLS) GetInsecure() bool {
+	if x != nil && x.Insecure != nil {
+		return *x.Insecure
+	}
+	return false
+}
+
+func (x *SchedulerExtenderTLS) GetCaFile() string {
+	if x != nil {
+		return x.CaFile
+	}
+	return ""
+}
+
+func (x *SchedulerExtenderTLS) GetCertFile() string {
+	if x != nil {
+		return x.CertFile
+	}
+	return ""
+}
+
+func (x *SchedulerExtenderTLS) GetKeyFile() string {
+	if x != nil {
+		return x.KeyFile
+	}
+	return ""
+}
+
+func (x *SchedulerExtenderTLS) GetCertData() []byte {
+	if x != nil {
+		return x.CertData
+	}
+	return nil
+}
+
+func (x *SchedulerExtenderTLS) GetKeyData() []byte {
+	if x != nil {
+		return x.KeyData
+	}
+	return nil
+}
+
+// A resource that an extender manages.
+type SchedulerExtenderResource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the resource, such as "example.com/license".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True if the extender alone counts the resource: PodFitsResources ignores it.
+	IgnoredByScheduler *bool `protobuf:"varint,2,opt,name=ignored_by_scheduler,json=ignoredByScheduler,proto3,oneof" json:"ignored_by_scheduler,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *SchedulerExtenderResource) Reset() {
+	*x = SchedulerExtenderResource{}
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SchedulerExtenderResource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SchedulerExtenderResource) ProtoMessage() {}
+
+func (x *SchedulerExtenderResource) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_policy_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SchedulerExtenderResource.ProtoReflect.Descriptor instead.
+func (*SchedulerExtenderResource) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_policy_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SchedulerExtenderResource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SchedulerExtenderResource) GetIgnoredByScheduler() bool {
+	if x != nil && x.IgnoredByScheduler != nil {
+		return *x.IgnoredByScheduler
+	}
+	return false
+}
+
 var File_windlass_scheduling_v1_policy_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_policy_proto_rawDesc = "" +
 	"\n" +
-	"#windlass/scheduling/v1/policy.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xc7\x05\n" +
+	"#windlass/scheduling/v1/policy.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xbb\x06\n" +
 	"\x06Policy\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -676,11 +1006,16 @@ const file_windlass_scheduling_v1_policy_proto_rawDesc = "" +
 	"priorities\x18\x05 \x03(\v2&.windlass.scheduling.v1.PriorityPolicyR\n" +
 	"priorities\x12Z\n" +
 	"\"hard_pod_affinity_symmetric_weight\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x00R\x1ehardPodAffinitySymmetricWeight\x88\x01\x01\x12B\n" +
-	"\x1balways_check_all_predicates\x18\a \x01(\bH\x01R\x18alwaysCheckAllPredicates\x88\x01\x01\x125\n" +
-	"\textenders\x18\b \x03(\v2\x17.google.protobuf.StructR\textenders\x12<\n" +
-	"\x06status\x18\t \x01(\v2$.windlass.scheduling.v1.PolicyStatusR\x06status:a\xa2\xbb\x18]\x12\x02v1\x1a\x06Policy\"\bpolicies*\x06policyJ-\n" +
+	"\x1balways_check_all_predicates\x18\a \x01(\bH\x01R\x18alwaysCheckAllPredicates\x88\x01\x01\x12?\n" +
+	"\textenders\x18\b \x03(\v2\x17.google.protobuf.StructB\b\xbaH\x05\x92\x01\x02\x10\x10R\textenders\x12<\n" +
+	"\x06status\x18\t \x01(\v2$.windlass.scheduling.v1.PolicyStatusR\x06status\x123\n" +
+	"\rno_predicates\x18\n" +
+	" \x01(\bB\x0e\xb2\xbb\x18\n" +
+	"predicatesR\fnoPredicates\x123\n" +
+	"\rno_priorities\x18\v \x01(\bB\x0e\xb2\xbb\x18\n" +
+	"prioritiesR\fnoPriorities:a\xa2\xbb\x18]\x12\x02v1\x1a\x06Policy\"\bpolicies*\x06policyJ-\n" +
 	"\bIN FORCE\x12!status.conditions[InForce].statusJ\x05\n" +
-	"\x03AGEZ\adefaultB%\n" +
+	"\x03AGEj\adefaultB%\n" +
 	"#_hard_pod_affinity_symmetric_weightB\x1e\n" +
 	"\x1c_always_check_all_predicates\"\x9c\x01\n" +
 	"\x0fPredicatePolicy\x12\x1a\n" +
@@ -717,7 +1052,44 @@ const file_windlass_scheduling_v1_policy_proto_rawDesc = "" +
 	"\fPolicyStatus\x12;\n" +
 	"\n" +
 	"conditions\x18\x01 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\xed\x01\n" +
+	"conditions\"\x80\x05\n" +
+	"\x11SchedulerExtender\x12\x1d\n" +
+	"\n" +
+	"url_prefix\x18\x01 \x01(\tR\turlPrefix\x12\x1f\n" +
+	"\vfilter_verb\x18\x02 \x01(\tR\n" +
+	"filterVerb\x12!\n" +
+	"\fpreempt_verb\x18\x03 \x01(\tR\vpreemptVerb\x12'\n" +
+	"\x0fprioritize_verb\x18\x04 \x01(\tR\x0eprioritizeVerb\x12\x1b\n" +
+	"\x06weight\x18\x05 \x01(\x05H\x00R\x06weight\x88\x01\x01\x12\x1b\n" +
+	"\tbind_verb\x18\x06 \x01(\tR\bbindVerb\x12&\n" +
+	"\fenable_https\x18\a \x01(\bH\x01R\venableHttps\x88\x01\x01\x12K\n" +
+	"\n" +
+	"tls_config\x18\b \x01(\v2,.windlass.scheduling.v1.SchedulerExtenderTLSR\ttlsConfig\x129\n" +
+	"\fhttp_timeout\x18\t \x01(\v2\x16.google.protobuf.ValueR\vhttpTimeout\x121\n" +
+	"\x12node_cache_capable\x18\n" +
+	" \x01(\bH\x02R\x10nodeCacheCapable\x88\x01\x01\x12^\n" +
+	"\x11managed_resources\x18\v \x03(\v21.windlass.scheduling.v1.SchedulerExtenderResourceR\x10managedResources\x12!\n" +
+	"\tignorable\x18\f \x01(\bH\x03R\tignorable\x88\x01\x01B\t\n" +
+	"\a_weightB\x0f\n" +
+	"\r_enable_httpsB\x15\n" +
+	"\x13_node_cache_capableB\f\n" +
+	"\n" +
+	"_ignorable\"\x87\x02\n" +
+	"\x14SchedulerExtenderTLS\x12\x1f\n" +
+	"\vserver_name\x18\x01 \x01(\tR\n" +
+	"serverName\x12\x17\n" +
+	"\aca_data\x18\x02 \x01(\fR\x06caData\x12\x1f\n" +
+	"\binsecure\x18\x03 \x01(\bH\x00R\binsecure\x88\x01\x01\x12\x17\n" +
+	"\aca_file\x18\x04 \x01(\tR\x06caFile\x12\x1b\n" +
+	"\tcert_file\x18\x05 \x01(\tR\bcertFile\x12\x19\n" +
+	"\bkey_file\x18\x06 \x01(\tR\akeyFile\x12\x1b\n" +
+	"\tcert_data\x18\a \x01(\fR\bcertData\x12\x19\n" +
+	"\bkey_data\x18\b \x01(\fR\akeyDataB\v\n" +
+	"\t_insecure\"\x7f\n" +
+	"\x19SchedulerExtenderResource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\x14ignored_by_scheduler\x18\x02 \x01(\bH\x00R\x12ignoredByScheduler\x88\x01\x01B\x17\n" +
+	"\x15_ignored_by_schedulerB\xed\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\vPolicyProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -732,27 +1104,31 @@ func file_windlass_scheduling_v1_policy_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_policy_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_windlass_scheduling_v1_policy_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_windlass_scheduling_v1_policy_proto_goTypes = []any{
-	(*Policy)(nil),              // 0: windlass.scheduling.v1.Policy
-	(*PredicatePolicy)(nil),     // 1: windlass.scheduling.v1.PredicatePolicy
-	(*PredicateArgument)(nil),   // 2: windlass.scheduling.v1.PredicateArgument
-	(*PriorityPolicy)(nil),      // 3: windlass.scheduling.v1.PriorityPolicy
-	(*PriorityArgument)(nil),    // 4: windlass.scheduling.v1.PriorityArgument
-	(*ServiceAffinity)(nil),     // 5: windlass.scheduling.v1.ServiceAffinity
-	(*ServiceAntiAffinity)(nil), // 6: windlass.scheduling.v1.ServiceAntiAffinity
-	(*LabelsPresence)(nil),      // 7: windlass.scheduling.v1.LabelsPresence
-	(*LabelPreference)(nil),     // 8: windlass.scheduling.v1.LabelPreference
-	(*PolicyStatus)(nil),        // 9: windlass.scheduling.v1.PolicyStatus
-	(*v1.ObjectMeta)(nil),       // 10: windlass.meta.v1.ObjectMeta
-	(*structpb.Struct)(nil),     // 11: google.protobuf.Struct
-	(*v1.Condition)(nil),        // 12: windlass.meta.v1.Condition
+	(*Policy)(nil),                    // 0: windlass.scheduling.v1.Policy
+	(*PredicatePolicy)(nil),           // 1: windlass.scheduling.v1.PredicatePolicy
+	(*PredicateArgument)(nil),         // 2: windlass.scheduling.v1.PredicateArgument
+	(*PriorityPolicy)(nil),            // 3: windlass.scheduling.v1.PriorityPolicy
+	(*PriorityArgument)(nil),          // 4: windlass.scheduling.v1.PriorityArgument
+	(*ServiceAffinity)(nil),           // 5: windlass.scheduling.v1.ServiceAffinity
+	(*ServiceAntiAffinity)(nil),       // 6: windlass.scheduling.v1.ServiceAntiAffinity
+	(*LabelsPresence)(nil),            // 7: windlass.scheduling.v1.LabelsPresence
+	(*LabelPreference)(nil),           // 8: windlass.scheduling.v1.LabelPreference
+	(*PolicyStatus)(nil),              // 9: windlass.scheduling.v1.PolicyStatus
+	(*SchedulerExtender)(nil),         // 10: windlass.scheduling.v1.SchedulerExtender
+	(*SchedulerExtenderTLS)(nil),      // 11: windlass.scheduling.v1.SchedulerExtenderTLS
+	(*SchedulerExtenderResource)(nil), // 12: windlass.scheduling.v1.SchedulerExtenderResource
+	(*v1.ObjectMeta)(nil),             // 13: windlass.meta.v1.ObjectMeta
+	(*structpb.Struct)(nil),           // 14: google.protobuf.Struct
+	(*v1.Condition)(nil),              // 15: windlass.meta.v1.Condition
+	(*structpb.Value)(nil),            // 16: google.protobuf.Value
 }
 var file_windlass_scheduling_v1_policy_proto_depIdxs = []int32{
-	10, // 0: windlass.scheduling.v1.Policy.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	13, // 0: windlass.scheduling.v1.Policy.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.scheduling.v1.Policy.predicates:type_name -> windlass.scheduling.v1.PredicatePolicy
 	3,  // 2: windlass.scheduling.v1.Policy.priorities:type_name -> windlass.scheduling.v1.PriorityPolicy
-	11, // 3: windlass.scheduling.v1.Policy.extenders:type_name -> google.protobuf.Struct
+	14, // 3: windlass.scheduling.v1.Policy.extenders:type_name -> google.protobuf.Struct
 	9,  // 4: windlass.scheduling.v1.Policy.status:type_name -> windlass.scheduling.v1.PolicyStatus
 	2,  // 5: windlass.scheduling.v1.PredicatePolicy.argument:type_name -> windlass.scheduling.v1.PredicateArgument
 	5,  // 6: windlass.scheduling.v1.PredicateArgument.service_affinity:type_name -> windlass.scheduling.v1.ServiceAffinity
@@ -762,12 +1138,15 @@ var file_windlass_scheduling_v1_policy_proto_depIdxs = []int32{
 	8,  // 10: windlass.scheduling.v1.PriorityArgument.label_preference:type_name -> windlass.scheduling.v1.LabelPreference
 	5,  // 11: windlass.scheduling.v1.PriorityArgument.service_affinity:type_name -> windlass.scheduling.v1.ServiceAffinity
 	7,  // 12: windlass.scheduling.v1.PriorityArgument.labels_presence:type_name -> windlass.scheduling.v1.LabelsPresence
-	12, // 13: windlass.scheduling.v1.PolicyStatus.conditions:type_name -> windlass.meta.v1.Condition
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	15, // 13: windlass.scheduling.v1.PolicyStatus.conditions:type_name -> windlass.meta.v1.Condition
+	11, // 14: windlass.scheduling.v1.SchedulerExtender.tls_config:type_name -> windlass.scheduling.v1.SchedulerExtenderTLS
+	16, // 15: windlass.scheduling.v1.SchedulerExtender.http_timeout:type_name -> google.protobuf.Value
+	12, // 16: windlass.scheduling.v1.SchedulerExtender.managed_resources:type_name -> windlass.scheduling.v1.SchedulerExtenderResource
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_policy_proto_init() }
@@ -780,13 +1159,16 @@ func file_windlass_scheduling_v1_policy_proto_init() {
 	file_windlass_scheduling_v1_policy_proto_msgTypes[3].OneofWrappers = []any{}
 	file_windlass_scheduling_v1_policy_proto_msgTypes[7].OneofWrappers = []any{}
 	file_windlass_scheduling_v1_policy_proto_msgTypes[8].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_policy_proto_msgTypes[10].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_policy_proto_msgTypes[11].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_policy_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_policy_proto_rawDesc), len(file_windlass_scheduling_v1_policy_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

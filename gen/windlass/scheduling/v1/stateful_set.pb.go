@@ -26,8 +26,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Pods with fixed names. The object is stored and its selector is used to distribute pods over nodes, but its pods are
-// not created. Source: Kubernetes' StatefulSet.
+// Runs pods with fixed names, which are numbered by ordinals from 0: "db-0", "db-1". There is never more than one pod of
+// an ordinal. Source: Kubernetes' StatefulSet.
 type StatefulSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "apps/v1".
@@ -114,24 +114,31 @@ type StatefulSetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of pods, 0 or more; default 1.
 	Replicas *int32 `protobuf:"varint,1,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
-	// Selects the pods of the set.
+	// Selects the pods of the set; it must match the template's labels and is immutable.
 	Selector *v1.LabelSelector `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
 	// Template of new pods.
 	Template *PodTemplateSpec `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	// Claims that are created for each pod; stored but not used.
+	// Claims that are created for each pod, named TEMPLATE-SET-ORDINAL; immutable.
 	VolumeClaimTemplates []*PersistentVolumeClaim `protobuf:"bytes,4,rep,name=volume_claim_templates,json=volumeClaimTemplates,proto3" json:"volume_claim_templates,omitempty"`
-	// Service of the pods.
+	// Name of the service of the pods, which is their subdomain; immutable.
 	ServiceName string `protobuf:"bytes,5,opt,name=service_name,json=serviceName,proto3" json:"service_name,omitempty"`
-	// OrderedReady (the default) or Parallel.
+	// OrderedReady (the default): pods are created one after the other, each once those before it are available, and
+	// deleted in reverse order. Parallel: all at once. Immutable.
 	PodManagementPolicy string `protobuf:"bytes,6,opt,name=pod_management_policy,json=podManagementPolicy,proto3" json:"pod_management_policy,omitempty"`
-	// How pods are replaced; stored but not used.
+	// How pods are replaced: "type" is RollingUpdate (the default), from the highest ordinal to the lowest, or OnDelete.
+	// "rollingUpdate" has "partition" (pods with lower ordinals are not replaced; default 0) and "maxUnavailable" (a
+	// number, or a percentage rounded up; default 1).
 	UpdateStrategy *structpb.Struct `protobuf:"bytes,7,opt,name=update_strategy,json=updateStrategy,proto3" json:"update_strategy,omitempty"`
-	// Number of old templates to keep; stored but not used.
+	// Number of old revisions to keep for rollbacks; default 10.
 	RevisionHistoryLimit *int32 `protobuf:"varint,8,opt,name=revision_history_limit,json=revisionHistoryLimit,proto3,oneof" json:"revision_history_limit,omitempty"`
 	// Seconds that a pod must be ready before it is available.
 	MinReadySeconds *int32 `protobuf:"varint,9,opt,name=min_ready_seconds,json=minReadySeconds,proto3,oneof" json:"min_ready_seconds,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What happens to the claims of its pods.
+	PersistentVolumeClaimRetentionPolicy *StatefulSetPersistentVolumeClaimRetentionPolicy `protobuf:"bytes,10,opt,name=persistent_volume_claim_retention_policy,json=persistentVolumeClaimRetentionPolicy,proto3" json:"persistent_volume_claim_retention_policy,omitempty"`
+	// Which ordinals the pods have.
+	Ordinals      *StatefulSetOrdinals `protobuf:"bytes,11,opt,name=ordinals,proto3" json:"ordinals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatefulSetSpec) Reset() {
@@ -227,6 +234,121 @@ func (x *StatefulSetSpec) GetMinReadySeconds() int32 {
 	return 0
 }
 
+func (x *StatefulSetSpec) GetPersistentVolumeClaimRetentionPolicy() *StatefulSetPersistentVolumeClaimRetentionPolicy {
+	if x != nil {
+		return x.PersistentVolumeClaimRetentionPolicy
+	}
+	return nil
+}
+
+func (x *StatefulSetSpec) GetOrdinals() *StatefulSetOrdinals {
+	if x != nil {
+		return x.Ordinals
+	}
+	return nil
+}
+
+// When the claims of a stateful set's pods are deleted.
+type StatefulSetPersistentVolumeClaimRetentionPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the set is deleted: Retain (the default) or Delete.
+	WhenDeleted string `protobuf:"bytes,1,opt,name=when_deleted,json=whenDeleted,proto3" json:"when_deleted,omitempty"`
+	// When the set shrinks: Retain (the default) or Delete.
+	WhenScaled    string `protobuf:"bytes,2,opt,name=when_scaled,json=whenScaled,proto3" json:"when_scaled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatefulSetPersistentVolumeClaimRetentionPolicy) Reset() {
+	*x = StatefulSetPersistentVolumeClaimRetentionPolicy{}
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatefulSetPersistentVolumeClaimRetentionPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatefulSetPersistentVolumeClaimRetentionPolicy) ProtoMessage() {}
+
+func (x *StatefulSetPersistentVolumeClaimRetentionPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatefulSetPersistentVolumeClaimRetentionPolicy.ProtoReflect.Descriptor instead.
+func (*StatefulSetPersistentVolumeClaimRetentionPolicy) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_stateful_set_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StatefulSetPersistentVolumeClaimRetentionPolicy) GetWhenDeleted() string {
+	if x != nil {
+		return x.WhenDeleted
+	}
+	return ""
+}
+
+func (x *StatefulSetPersistentVolumeClaimRetentionPolicy) GetWhenScaled() string {
+	if x != nil {
+		return x.WhenScaled
+	}
+	return ""
+}
+
+// The ordinals of a stateful set's pods.
+type StatefulSetOrdinals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordinal of the first pod, 0 or more; default 0.
+	Start         int32 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatefulSetOrdinals) Reset() {
+	*x = StatefulSetOrdinals{}
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatefulSetOrdinals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatefulSetOrdinals) ProtoMessage() {}
+
+func (x *StatefulSetOrdinals) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatefulSetOrdinals.ProtoReflect.Descriptor instead.
+func (*StatefulSetOrdinals) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_stateful_set_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StatefulSetOrdinals) GetStart() int32 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
 // Observed state of a stateful set.
 type StatefulSetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -236,21 +358,27 @@ type StatefulSetStatus struct {
 	Replicas *int32 `protobuf:"varint,2,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Number of pods that are ready.
 	ReadyReplicas *int32 `protobuf:"varint,3,opt,name=ready_replicas,json=readyReplicas,proto3,oneof" json:"ready_replicas,omitempty"`
-	// Number of pods of the current template.
+	// Number of pods of the current revision.
 	CurrentReplicas *int32 `protobuf:"varint,4,opt,name=current_replicas,json=currentReplicas,proto3,oneof" json:"current_replicas,omitempty"`
-	// Number of pods of the next template.
+	// Number of pods of the update revision.
 	UpdatedReplicas *int32 `protobuf:"varint,5,opt,name=updated_replicas,json=updatedReplicas,proto3,oneof" json:"updated_replicas,omitempty"`
 	// Conditions.
 	Conditions []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Number of pods that have been ready for minReadySeconds.
 	AvailableReplicas *int32 `protobuf:"varint,7,opt,name=available_replicas,json=availableReplicas,proto3,oneof" json:"available_replicas,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Name of the ControllerRevision that all pods had before the update that is in progress.
+	CurrentRevision *string `protobuf:"bytes,8,opt,name=current_revision,json=currentRevision,proto3,oneof" json:"current_revision,omitempty"`
+	// Name of the ControllerRevision of the present template. Equal to currentRevision once all pods are updated.
+	UpdateRevision *string `protobuf:"bytes,9,opt,name=update_revision,json=updateRevision,proto3,oneof" json:"update_revision,omitempty"`
+	// Number of collisions of the hash in the names of revisions.
+	CollisionCount *int32 `protobuf:"varint,10,opt,name=collision_count,json=collisionCount,proto3,oneof" json:"collision_count,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatefulSetStatus) Reset() {
 	*x = StatefulSetStatus{}
-	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +390,7 @@ func (x *StatefulSetStatus) String() string {
 func (*StatefulSetStatus) ProtoMessage() {}
 
 func (x *StatefulSetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_stateful_set_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +403,7 @@ func (x *StatefulSetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatefulSetStatus.ProtoReflect.Descriptor instead.
 func (*StatefulSetStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_stateful_set_proto_rawDescGZIP(), []int{2}
+	return file_windlass_scheduling_v1_stateful_set_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StatefulSetStatus) GetObservedGeneration() int32 {
@@ -327,6 +455,27 @@ func (x *StatefulSetStatus) GetAvailableReplicas() int32 {
 	return 0
 }
 
+func (x *StatefulSetStatus) GetCurrentRevision() string {
+	if x != nil && x.CurrentRevision != nil {
+		return *x.CurrentRevision
+	}
+	return ""
+}
+
+func (x *StatefulSetStatus) GetUpdateRevision() string {
+	if x != nil && x.UpdateRevision != nil {
+		return *x.UpdateRevision
+	}
+	return ""
+}
+
+func (x *StatefulSetStatus) GetCollisionCount() int32 {
+	if x != nil && x.CollisionCount != nil {
+		return *x.CollisionCount
+	}
+	return 0
+}
+
 var File_windlass_scheduling_v1_stateful_set_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_stateful_set_proto_rawDesc = "" +
@@ -341,7 +490,7 @@ const file_windlass_scheduling_v1_stateful_set_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\v2).windlass.scheduling.v1.StatefulSetStatusR\x06status:l\xa2\xbb\x18h\n" +
 	"\x04apps\x12\x02v1\x1a\vStatefulSet\"\fstatefulsets*\vstatefulset2\x03sts8\x01B\adefaultJ\x1d\n" +
 	"\x05READY\x12\x14status.readyReplicasJ\x05\n" +
-	"\x03AGE\"\x98\x05\n" +
+	"\x03AGE\"\x83\a\n" +
 	"\x0fStatefulSetSpec\x12(\n" +
 	"\breplicas\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x12;\n" +
 	"\bselector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\bselector\x12C\n" +
@@ -351,10 +500,19 @@ const file_windlass_scheduling_v1_stateful_set_proto_rawDesc = "" +
 	"\x15pod_management_policy\x18\x06 \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\fOrderedReadyR\bParallelR\x13podManagementPolicy\x12@\n" +
 	"\x0fupdate_strategy\x18\a \x01(\v2\x17.google.protobuf.StructR\x0eupdateStrategy\x12B\n" +
 	"\x16revision_history_limit\x18\b \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x01R\x14revisionHistoryLimit\x88\x01\x01\x128\n" +
-	"\x11min_ready_seconds\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x02R\x0fminReadySeconds\x88\x01\x01B\v\n" +
+	"\x11min_ready_seconds\x18\t \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x02R\x0fminReadySeconds\x88\x01\x01\x12\x9f\x01\n" +
+	"(persistent_volume_claim_retention_policy\x18\n" +
+	" \x01(\v2G.windlass.scheduling.v1.StatefulSetPersistentVolumeClaimRetentionPolicyR$persistentVolumeClaimRetentionPolicy\x12G\n" +
+	"\bordinals\x18\v \x01(\v2+.windlass.scheduling.v1.StatefulSetOrdinalsR\bordinalsB\v\n" +
 	"\t_replicasB\x19\n" +
 	"\x17_revision_history_limitB\x14\n" +
-	"\x12_min_ready_seconds\"\xe0\x03\n" +
+	"\x12_min_ready_seconds\"\xa7\x01\n" +
+	"/StatefulSetPersistentVolumeClaimRetentionPolicy\x12:\n" +
+	"\fwhen_deleted\x18\x01 \x01(\tB\x17\xbaH\x14r\x12R\x00R\x06RetainR\x06DeleteR\vwhenDeleted\x128\n" +
+	"\vwhen_scaled\x18\x02 \x01(\tB\x17\xbaH\x14r\x12R\x00R\x06RetainR\x06DeleteR\n" +
+	"whenScaled\"4\n" +
+	"\x13StatefulSetOrdinals\x12\x1d\n" +
+	"\x05start\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x05start\"\xa9\x05\n" +
 	"\x11StatefulSetStatus\x124\n" +
 	"\x13observed_generation\x18\x01 \x01(\x05H\x00R\x12observedGeneration\x88\x01\x01\x12\x1f\n" +
 	"\breplicas\x18\x02 \x01(\x05H\x01R\breplicas\x88\x01\x01\x12*\n" +
@@ -364,13 +522,20 @@ const file_windlass_scheduling_v1_stateful_set_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
 	"conditions\x122\n" +
-	"\x12available_replicas\x18\a \x01(\x05H\x05R\x11availableReplicas\x88\x01\x01B\x16\n" +
+	"\x12available_replicas\x18\a \x01(\x05H\x05R\x11availableReplicas\x88\x01\x01\x12.\n" +
+	"\x10current_revision\x18\b \x01(\tH\x06R\x0fcurrentRevision\x88\x01\x01\x12,\n" +
+	"\x0fupdate_revision\x18\t \x01(\tH\aR\x0eupdateRevision\x88\x01\x01\x12,\n" +
+	"\x0fcollision_count\x18\n" +
+	" \x01(\x05H\bR\x0ecollisionCount\x88\x01\x01B\x16\n" +
 	"\x14_observed_generationB\v\n" +
 	"\t_replicasB\x11\n" +
 	"\x0f_ready_replicasB\x13\n" +
 	"\x11_current_replicasB\x13\n" +
 	"\x11_updated_replicasB\x15\n" +
-	"\x13_available_replicasB\xf2\x01\n" +
+	"\x13_available_replicasB\x13\n" +
+	"\x11_current_revisionB\x12\n" +
+	"\x10_update_revisionB\x12\n" +
+	"\x10_collision_countB\xf2\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x10StatefulSetProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -385,32 +550,36 @@ func file_windlass_scheduling_v1_stateful_set_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_stateful_set_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_stateful_set_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_scheduling_v1_stateful_set_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_scheduling_v1_stateful_set_proto_goTypes = []any{
-	(*StatefulSet)(nil),           // 0: windlass.scheduling.v1.StatefulSet
-	(*StatefulSetSpec)(nil),       // 1: windlass.scheduling.v1.StatefulSetSpec
-	(*StatefulSetStatus)(nil),     // 2: windlass.scheduling.v1.StatefulSetStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),      // 4: windlass.meta.v1.LabelSelector
-	(*PodTemplateSpec)(nil),       // 5: windlass.scheduling.v1.PodTemplateSpec
-	(*PersistentVolumeClaim)(nil), // 6: windlass.scheduling.v1.PersistentVolumeClaim
-	(*structpb.Struct)(nil),       // 7: google.protobuf.Struct
-	(*v1.Condition)(nil),          // 8: windlass.meta.v1.Condition
+	(*StatefulSet)(nil),     // 0: windlass.scheduling.v1.StatefulSet
+	(*StatefulSetSpec)(nil), // 1: windlass.scheduling.v1.StatefulSetSpec
+	(*StatefulSetPersistentVolumeClaimRetentionPolicy)(nil), // 2: windlass.scheduling.v1.StatefulSetPersistentVolumeClaimRetentionPolicy
+	(*StatefulSetOrdinals)(nil),                             // 3: windlass.scheduling.v1.StatefulSetOrdinals
+	(*StatefulSetStatus)(nil),                               // 4: windlass.scheduling.v1.StatefulSetStatus
+	(*v1.ObjectMeta)(nil),                                   // 5: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),                                // 6: windlass.meta.v1.LabelSelector
+	(*PodTemplateSpec)(nil),                                 // 7: windlass.scheduling.v1.PodTemplateSpec
+	(*PersistentVolumeClaim)(nil),                           // 8: windlass.scheduling.v1.PersistentVolumeClaim
+	(*structpb.Struct)(nil),                                 // 9: google.protobuf.Struct
+	(*v1.Condition)(nil),                                    // 10: windlass.meta.v1.Condition
 }
 var file_windlass_scheduling_v1_stateful_set_proto_depIdxs = []int32{
-	3, // 0: windlass.scheduling.v1.StatefulSet.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.scheduling.v1.StatefulSet.spec:type_name -> windlass.scheduling.v1.StatefulSetSpec
-	2, // 2: windlass.scheduling.v1.StatefulSet.status:type_name -> windlass.scheduling.v1.StatefulSetStatus
-	4, // 3: windlass.scheduling.v1.StatefulSetSpec.selector:type_name -> windlass.meta.v1.LabelSelector
-	5, // 4: windlass.scheduling.v1.StatefulSetSpec.template:type_name -> windlass.scheduling.v1.PodTemplateSpec
-	6, // 5: windlass.scheduling.v1.StatefulSetSpec.volume_claim_templates:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
-	7, // 6: windlass.scheduling.v1.StatefulSetSpec.update_strategy:type_name -> google.protobuf.Struct
-	8, // 7: windlass.scheduling.v1.StatefulSetStatus.conditions:type_name -> windlass.meta.v1.Condition
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	5,  // 0: windlass.scheduling.v1.StatefulSet.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.scheduling.v1.StatefulSet.spec:type_name -> windlass.scheduling.v1.StatefulSetSpec
+	4,  // 2: windlass.scheduling.v1.StatefulSet.status:type_name -> windlass.scheduling.v1.StatefulSetStatus
+	6,  // 3: windlass.scheduling.v1.StatefulSetSpec.selector:type_name -> windlass.meta.v1.LabelSelector
+	7,  // 4: windlass.scheduling.v1.StatefulSetSpec.template:type_name -> windlass.scheduling.v1.PodTemplateSpec
+	8,  // 5: windlass.scheduling.v1.StatefulSetSpec.volume_claim_templates:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
+	9,  // 6: windlass.scheduling.v1.StatefulSetSpec.update_strategy:type_name -> google.protobuf.Struct
+	2,  // 7: windlass.scheduling.v1.StatefulSetSpec.persistent_volume_claim_retention_policy:type_name -> windlass.scheduling.v1.StatefulSetPersistentVolumeClaimRetentionPolicy
+	3,  // 8: windlass.scheduling.v1.StatefulSetSpec.ordinals:type_name -> windlass.scheduling.v1.StatefulSetOrdinals
+	10, // 9: windlass.scheduling.v1.StatefulSetStatus.conditions:type_name -> windlass.meta.v1.Condition
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_stateful_set_proto_init() }
@@ -421,14 +590,14 @@ func file_windlass_scheduling_v1_stateful_set_proto_init() {
 	file_windlass_scheduling_v1_persistent_volume_claim_proto_init()
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_stateful_set_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_stateful_set_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_stateful_set_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_stateful_set_proto_rawDesc), len(file_windlass_scheduling_v1_stateful_set_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
