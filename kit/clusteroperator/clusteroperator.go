@@ -135,19 +135,30 @@ func (r *Reporter) write(ctx context.Context, s State) error {
 	return err
 }
 
-// statusOf returns a status updated to a state: conditions that do not change keep their times. It does not modify
-// have, which may be nil.
+// statusOf returns a status updated to a state: conditions that do not change keep their times. Reason and message of
+// the state belong to the conditions that are not as they are in a healthy service, or to Available if all are. It does
+// not modify have, which may be nil.
 func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updatev1.ClusterOperatorStatus {
 	next := proto.CloneOf(have)
 	if next == nil {
 		next = &updatev1.ClusterOperatorStatus{}
 	}
+	healthy := s.Available && !s.Progressing && !s.Degraded
 	for _, c := range []struct {
-		typ string
-		is  bool
-	}{{"Available", s.Available}, {"Progressing", s.Progressing}, {"Degraded", s.Degraded}, {"Upgradeable", true}} {
+		typ       string
+		is, cause bool
+	}{
+		{"Available", s.Available, healthy || !s.Available},
+		{"Progressing", s.Progressing, s.Progressing},
+		{"Degraded", s.Degraded, s.Degraded},
+		{"Upgradeable", true, false},
+	} {
 		word := map[bool]string{true: "True", false: "False"}[c.is]
-		set(next, Condition{Type: c.typ, Status: word, Reason: cmp.Or(s.Reason, "AsExpected"), Message: s.Message}, now)
+		cond := Condition{Type: c.typ, Status: word, Reason: "AsExpected"}
+		if c.cause {
+			cond.Reason, cond.Message = cmp.Or(s.Reason, cond.Reason), s.Message
+		}
+		set(next, cond, now)
 	}
 	if s.Further != (Condition{}) {
 		set(next, s.Further, now)

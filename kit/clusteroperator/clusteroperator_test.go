@@ -2,8 +2,10 @@ package clusteroperator
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -203,19 +205,49 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 		now)
 	want = &updatev1.ClusterOperatorStatus{
 		Conditions: []*metav1.Condition{
-			condition("Available", "True", "Moving", 1000), condition("Progressing", "True", "Moving", 2000),
-			condition("Degraded", "False", "Moving", 1000), condition("Upgradeable", "True", "Moving", 1000),
+			condition("Available", "True", "AsExpected", 1000), condition("Progressing", "True", "Moving", 2000),
+			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 			condition("RecentBackup", "True", "Done", 500),
 		},
 		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: operand, Version: "2.0.0"}},
 	}
-	for _, c := range want.Conditions[:4] {
-		c.Message = proto.String("to 2")
-	}
+	want.Conditions[1].Message = proto.String("to 2")
 	if diff := cmp.Diff(want, second, protocmp.Transform()); diff != "" {
 		t.Errorf("the next status (-want +got)\n%s", diff)
 	}
 	if !proto.Equal(first, before) {
 		t.Error("the status that was given was changed")
+	}
+}
+
+// The reason of a state is that of the conditions that it causes: "Upgradeable True" has nothing to do with it.
+func TestAReasonBelongsToWhatItCauses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		state State
+		want  string
+	}{
+		"healthy": {
+			State{Available: true, Reason: "Known", Message: "m"},
+			"Available True Known m, Progressing False AsExpected, Degraded False AsExpected, Upgradeable True AsExpected",
+		},
+		"degraded": {
+			State{Available: true, Degraded: true, Reason: "Lost", Message: "m"},
+			"Available True AsExpected, Progressing False AsExpected, Degraded True Lost m, Upgradeable True AsExpected",
+		},
+		"not available": {
+			State{Degraded: true, Reason: "NotReady", Message: "m"},
+			"Available False NotReady m, Progressing False AsExpected, Degraded True NotReady m, Upgradeable True AsExpected",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, c := range statusOf(nil, tt.state, time.Unix(1000, 0)).GetConditions() {
+				got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c.GetType(), c.GetStatus(), c.GetReason(),
+					c.GetMessage())))
+			}
+			if diff := cmp.Diff(tt.want, strings.Join(got, ", ")); diff != "" {
+				t.Errorf("conditions (-want +got)\n%s", diff)
+			}
+		})
 	}
 }

@@ -28,6 +28,18 @@ func Remove(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// Rename moves a file or directory within a file system. When it returns nil, that is on the disk: the new name before
+// the old one is given up.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(to)); err != nil || filepath.Dir(from) == filepath.Dir(to) {
+		return err
+	}
+	return syncDir(filepath.Dir(from))
+}
+
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -154,8 +155,36 @@ func (m *Members) Leader() int {
 	return -1
 }
 
-// Stop stops a member by SIGSTOP: its connections stay open and it is silent.
-func (m *Members) Stop(i int) { m.signal(i, syscall.SIGSTOP) }
+// Stop stops a member by SIGSTOP: its connections stay open, and when Stop returns it is silent.
+func (m *Members) Stop(i int) {
+	m.t.Helper()
+	m.signal(i, syscall.SIGSTOP)
+	for pid := m.members[i].cmd.Process.Pid; !stopped(m.t, pid); {
+		time.Sleep(time.Millisecond) // the kernel stops one thread after the other
+	}
+}
+
+// stopped reports whether all threads of a process are stopped.
+func stopped(t testing.TB, pid int) bool {
+	t.Helper()
+	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
+	}
+	for _, path := range paths {
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, state, _ := bytes.Cut(raw, []byte(") ")); !bytes.HasPrefix(state, []byte("T")) {
+			return false
+		}
+	}
+	return true
+}
 
 // Continue ends Stop.
 func (m *Members) Continue(i int) { m.signal(i, syscall.SIGCONT) }

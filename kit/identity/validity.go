@@ -91,7 +91,7 @@ type use struct {
 }
 
 // OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path
-// keeps none. If that file cannot be read, the error says so, and Unknown refuses callers until Revoke was called. The
+// keeps none. If that file cannot be read, the error says so, and Unknown refuses callers until Deny was called. The
 // Validity is never nil.
 func OpenValidity(path string) (*Validity, error) {
 	v := &Validity{path: path, linger: closeAfter, open: map[*use]struct{}{}, denied: index(nil)}
@@ -111,20 +111,24 @@ func (v *Validity) Trust(caFile string) { v.ca = caFile }
 // answer calls with the reason. It must be called before CloseConn and Credentials.
 func (v *Validity) CloseAtOnce() { v.linger = 0 }
 
-// Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even
-// if the error says that it could not be written to disk.
-func (v *Validity) Revoke(list []Revocation) error {
+// Deny sets the deny list, which is in force when it returns: what is open by a credential that it refuses is ended.
+// Keep writes it to disk.
+func (v *Validity) Deny(list []Revocation) {
 	v.mu.Lock()
 	v.denied, v.lost = index(list), nil
 	v.mu.Unlock()
 	v.endRefused()
+}
+
+// Keep writes a deny list to disk, for the next process, which begins with it.
+func (v *Validity) Keep(list []Revocation) error {
 	if v.path == "" {
 		return nil
 	}
 	return writeRevocations(v.path, list)
 }
 
-// Lost returns why the deny list is not known: its file could not be read and Revoke was not called since. It returns
+// Lost returns why the deny list is not known: its file could not be read and Deny was not called since. It returns
 // nil if it is known.
 func (v *Validity) Lost() error {
 	v.mu.Lock()

@@ -23,6 +23,12 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
+// revoke has a deny list in force and on the disk.
+func revoke(v *Validity, list []Revocation) error {
+	v.Deny(list)
+	return v.Keep(list)
+}
+
 func validity(t *testing.T, path string) *Validity {
 	t.Helper()
 	v, err := OpenValidity(path)
@@ -88,7 +94,7 @@ func TestWhatARevocationRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			v := validity(t, "")
-			if err := v.Revoke(tt.list); err != nil {
+			if err := revoke(v, tt.list); err != nil {
 				t.Fatal(err)
 			}
 			if err := v.Check(tt.c); (err != nil) != tt.refused {
@@ -121,7 +127,7 @@ func TestWhatIsOpenEndsWithItsCredential(t *testing.T) {
 		bob := Credential{User: "bob", Issued: time.Now(), NotAfter: time.Now().Add(time.Hour)}
 		ctx, stop := v.Bound(t.Context(), bob, nil)
 		defer stop()
-		if err := v.Revoke([]Revocation{{User: "bob", Reason: "left"}}); err != nil {
+		if err := revoke(v, []Revocation{{User: "bob", Reason: "left"}}); err != nil {
 			t.Fatal(err)
 		}
 		select { // not later, when something looks
@@ -142,7 +148,7 @@ func TestWhatIsOpenEndsWithItsCredential(t *testing.T) {
 
 func TestTheDenyListSurvivesItsProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "revocations.json")
-	if err := validity(t, path).Revoke([]Revocation{
+	if err := revoke(validity(t, path), []Revocation{
 		{Serial: "a1", Reason: "lost"},
 		{User: "alice", IssuedBefore: time.Now()},
 	}); err != nil {
@@ -159,14 +165,14 @@ func TestTheDenyListSurvivesItsProcess(t *testing.T) {
 		}
 	}
 	missing := validity(t, filepath.Join(t.TempDir(), "missing", "revocations.json"))
-	if err := missing.Revoke([]Revocation{{Serial: "a1"}}); err == nil || missing.Check(Credential{serial: "a1"}) == nil {
+	if err := revoke(missing, []Revocation{{Serial: "a1"}}); err == nil || missing.Check(Credential{serial: "a1"}) == nil {
 		t.Errorf("a list that cannot be written: %v; in force: %v", err, missing.Check(Credential{serial: "a1"}))
 	}
 }
 
 func TestADamagedDenyListIsNotAnEmptyOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "revocations.json")
-	if err := validity(t, path).Revoke([]Revocation{{Serial: "a1", Reason: "lost"}, {User: "alice"}}); err != nil {
+	if err := revoke(validity(t, path), []Revocation{{Serial: "a1", Reason: "lost"}, {User: "alice"}}); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)
@@ -205,7 +211,7 @@ func TestADamagedDenyListIsNotAnEmptyOne(t *testing.T) {
 				t.Errorf("%s: %q at %s: %v", name, tt.c.User, tt.service, err)
 			}
 		}
-		if err := v.Revoke([]Revocation{{Serial: "a1"}}); err != nil || v.Unknown(node, "scheduler") != nil ||
+		if err := revoke(v, []Revocation{{Serial: "a1"}}); err != nil || v.Unknown(node, "scheduler") != nil ||
 			v.Check(Credential{serial: "a1"}) == nil {
 			t.Errorf("%s: the list of machine-api is not in force: %v", name, err)
 		}
@@ -381,7 +387,7 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := v.Revoke(tt.revoke(CertificateCredential(certs[0]))); err != nil {
+				if err := revoke(v, tt.revoke(CertificateCredential(certs[0]))); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -33,6 +33,7 @@ type Informer[T object.Object] struct {
 	answered int           // how many of them were answered
 	changed  chan struct{} // closed and replaced when answered changes
 	end      func()        // ends the stream; nil if it has not caught up
+	refusal  string        // message of a refusal of the last watch; empty if it was not refused
 }
 
 // New returns an informer of a kind over a connection to the service that owns it. Nothing is read before Run.
@@ -94,7 +95,7 @@ func (i *Informer[T]) opens() int {
 func (i *Informer[T]) caughtUp(asked int, end func()) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.answered = asked
+	i.answered, i.refusal = asked, ""
 	close(i.changed)
 	i.changed = make(chan struct{})
 	if i.asked > asked {
@@ -102,6 +103,24 @@ func (i *Informer[T]) caughtUp(asked int, end func()) bool {
 	}
 	i.end = end
 	return true
+}
+
+// Refusal returns why the service refuses the watch for want of rights; empty if it does not. The copy keeps its last
+// state while it is refused.
+func (i *Informer[T]) Refusal() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.refusal
+}
+
+// refused notes how the last stream ended.
+func (i *Informer[T]) refused(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refusal = ""
+	if s := status.Convert(err); s.Code() == codes.PermissionDenied {
+		i.refusal = s.Message()
+	}
 }
 
 // ends notes the end of the stream.
@@ -126,6 +145,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		i.refused(err)
 		if status.Code(err) == codes.OutOfRange {
 			revision = 0
 		}

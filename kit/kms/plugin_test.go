@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // service is a key management service with real keys, and the plugin before it on a real socket.
 type service struct {

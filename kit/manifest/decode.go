@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -15,11 +16,14 @@ import (
 // that lists all problems; m is then of no use. Refused are, beside wrong types: fields that m does not have (names as
 // in the proto file included), keys given twice, null in lists and in maps, more than 30 levels of nesting,
 // whole numbers of 2^53 and more in free form, invalid UTF-8, and anything behind the document. Null means absent.
-func Decode(json []byte, m proto.Message) error {
+func Decode(json []byte, m proto.Message) error { return DecodeUpTo(json, m, maxDocument) }
+
+// DecodeUpTo is Decode for a document of up to most bytes.
+func DecodeUpTo(json []byte, m proto.Message, most int) error {
 	proto.Reset(m)
-	if len(json) > maxDocument {
+	if len(json) > most {
 		return &Errors{
-			Problems: []Problem{{Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(json), maxDocument)}},
+			Problems: []Problem{{Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(json), most)}},
 		}
 	}
 	d := decoder{newReader(json)}
@@ -119,6 +123,31 @@ func (d decoder) list(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 		}
 		d.path = d.path[:outer]
 	}
+	if !list.IsValid() || list.Len() == 0 {
+		if mark := emptyMark(fd); mark != nil {
+			m.Set(mark, protoreflect.ValueOfBool(true))
+		}
+	}
+}
+
+// emptyMark returns the field of a message that says that one of its lists was given and is empty; nil if it has none.
+func emptyMark(list protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
+	fields := list.ContainingMessage().Fields()
+	for i := range fields.Len() {
+		if fd := fields.Get(i); markedList(fd) == list {
+			return fd
+		}
+	}
+	return nil
+}
+
+// markedList returns the list that a bool marks as empty; nil if the field is no such mark.
+func markedList(fd protoreflect.FieldDescriptor) protoreflect.FieldDescriptor {
+	if fd.Kind() != protoreflect.BoolKind || !proto.HasExtension(fd.Options(), metav1.E_EmptyList) {
+		return nil
+	}
+	name, _ := proto.GetExtension(fd.Options(), metav1.E_EmptyList).(string)
+	return fd.ContainingMessage().Fields().ByJSONName(name)
 }
 
 func (d decoder) mapping(m protoreflect.Message, fd protoreflect.FieldDescriptor) {

@@ -46,6 +46,12 @@ func (e *encoder) message(m protoreflect.Message) error {
 		if !m.Has(fd) {
 			continue
 		}
+		if list := markedList(fd); list != nil {
+			if m.Has(list) { // the mark says nothing of a list that is not empty
+				continue
+			}
+			fd = list
+		}
 		if !first {
 			e.out = append(e.out, ',')
 		}

@@ -4,6 +4,7 @@
 package object
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -56,6 +57,9 @@ func TypeOf(d protoreflect.MessageDescriptor) *metav1.ResourceType {
 	return t
 }
 
+// DefaultName returns the name of an object whose document has none; empty if the kind requires one.
+func DefaultName(t *metav1.ResourceType) string { return cmp.Or(t.GetSingleton(), t.GetDefaultName()) }
+
 // APIVersion returns group and version of a kind in the format of documents: "machine.openshift.io/v1beta1", or "v1".
 func APIVersion(t *metav1.ResourceType) string {
 	if t.GetGroup() == "" {
@@ -102,10 +106,16 @@ func Deleting(o Object) bool { return o.GetMetadata().GetDeletionTimestamp() != 
 // Clone returns a copy that may be modified.
 func Clone[T Object](o T) T { return proto.Clone(o).(T) }
 
-// Timestamp returns a time as messages have it: nil for the zero time.
+// lastTime is the latest time that JSON can say. Source: google.protobuf.Timestamp.
+var lastTime = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+
+// Timestamp returns a time as messages have it: nil for the zero time. Later times than the year 9999 are its end.
 func Timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
+	}
+	if t.After(lastTime) {
+		t = lastTime
 	}
 	return timestamppb.New(t)
 }

@@ -13,3 +13,12 @@ func TestTheZeroTimeIsAbsentFromMessages(t *testing.T) {
 		t.Errorf("%v is %v", at, Timestamp(at).AsTime())
 	}
 }
+
+// JSON has no later times: an answer with one could not be written.
+func TestTimesAfterTheYear9999AreItsEnd(t *testing.T) {
+	for _, at := range []time.Time{lastTime.Add(time.Second), time.Unix(1<<40, 0)} {
+		if got := Timestamp(at); !got.IsValid() || !got.AsTime().Equal(lastTime) {
+			t.Errorf("%v is %v", at, got)
+		}
+	}
+}

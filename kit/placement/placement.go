@@ -5,6 +5,8 @@
 package placement
 
 import (
+	"time"
+
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -49,6 +51,30 @@ func Assigned(pod *schedulingv1.Pod) bool {
 // IsReady reports whether a pod's condition Ready is True.
 func IsReady(pod *schedulingv1.Pod) bool {
 	return PodCondition(pod, "Ready").GetStatus() == "True"
+}
+
+// PodScheduled is the condition of a pod that reports whether it is bound to a node.
+const PodScheduled = "PodScheduled"
+
+// DisruptionTarget is the condition of a pod that is evicted, preempted or deleted for a taint. Its reason says which.
+const DisruptionTarget = "DisruptionTarget"
+
+// EvictedByTaint is the reason of DisruptionTarget of a pod that does not tolerate a NoExecute taint of its node.
+// Source: Kubernetes.
+const EvictedByTaint = "DeletionByTaintManager"
+
+// BoundBy returns the time by which a pod was bound to its node; zero if it has no node, or the time is not known. A
+// pod that names its node from the start is bound when it is created. The times in pods are rounded down to
+// seconds, so it is up to a second later than the binding, and never earlier.
+func BoundBy(pod *schedulingv1.Pod) time.Time {
+	at := pod.GetMetadata().GetCreationTimestamp()
+	if c := PodCondition(pod, PodScheduled); c.GetStatus() == "True" && c.GetLastTransitionTime() != nil {
+		at = c.GetLastTransitionTime()
+	}
+	if pod.GetSpec().GetNodeName() == "" || at == nil {
+		return time.Time{}
+	}
+	return at.AsTime().Truncate(time.Second).Add(time.Second)
 }
 
 // PodCondition returns the condition of a type, or nil.

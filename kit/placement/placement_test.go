@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,6 +94,9 @@ func TestValidateTolerations(t *testing.T) {
 		{"seconds beside NoSchedule are accepted with a warning", &schedulingv1.Toleration{
 			Key: "disktype", Value: proto.String("ssd"), Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600),
 		}, nil, 1},
+		{"seconds beside an empty effect, which includes NoExecute, mean something", &schedulingv1.Toleration{
+			Key: "key1", Operator: "Exists", TolerationSeconds: proto.Int32(3600),
+		}, nil, 0},
 		{"negative seconds are right", &schedulingv1.Toleration{
 			Key: "a", Operator: "Exists", Effect: "NoExecute",
 			TolerationSeconds: proto.Int32(-1),
@@ -398,4 +402,16 @@ func TestWhatIsAddedAndTakenLeavesNothing(t *testing.T) {
 			t.Errorf("left over: %+v", sum)
 		}
 	})
+}
+
+// A few characters can be a number that takes all memory to compare.
+func TestExcessiveQuantitiesAreRefused(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"1e2147483647": false, "1E-2147483647": false, "1e99999999999999999999": false, "1e+20000000": false,
+		"1" + strings.Repeat("0", 1<<20): false, "1e100": true, "12E6": true, "1E": true, "2Ei": true, "500m": true,
+	} {
+		if _, err := placement.Quantity(structpb.NewStringValue(text)); (err == nil) != ok {
+			t.Errorf("%.20s: %v", text, err)
+		}
+	}
 }

@@ -1,11 +1,13 @@
 package placement
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -186,15 +188,40 @@ func amount(name string, v *structpb.Value) int64 {
 	return q.Value()
 }
 
+const (
+	longestQuantity = 64  // characters
+	maxExponent     = 100 // of ten: to parse or compare 1e2000000000 takes all memory and time that there is
+)
+
+// excessive reports whether a quantity is too long or has an exponent that is too large.
+func excessive(text string) bool {
+	if i := strings.LastIndexAny(text, "eE"); i >= 0 {
+		n, err := strconv.Atoi(text[i+1:])
+		if errors.Is(err, strconv.ErrRange) || n > maxExponent || n < -maxExponent {
+			return true
+		}
+	}
+	return len(text) > longestQuantity
+}
+
+// ParseQuantity reads a quantity such as 500m or 2Gi.
+func ParseQuantity(text string) (resource.Quantity, error) {
+	if excessive(text) {
+		return resource.Quantity{}, fmt.Errorf("is no quantity: at most %d characters, and an exponent of at most %d",
+			longestQuantity, maxExponent)
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return q, fmt.Errorf("%q is no quantity: write a number or a string such as 500m or 2Gi", text)
+	}
+	return q, nil
+}
+
 // Quantity reads a quantity: a number, or a string such as 500m or 2Gi.
 func Quantity(v *structpb.Value) (resource.Quantity, error) {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_StringValue:
-		q, err := resource.ParseQuantity(k.StringValue)
-		if err != nil {
-			return q, fmt.Errorf("%q is no quantity: write a number or a string such as 500m or 2Gi", k.StringValue)
-		}
-		return q, nil
+		return ParseQuantity(k.StringValue)
 	case *structpb.Value_NumberValue:
 		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
 			return resource.Quantity{}, fmt.Errorf("%v is no quantity", k.NumberValue)

@@ -90,7 +90,8 @@ func Untolerated(tolerations []*schedulingv1.Toleration, taints []*nodev1.Taint,
 }
 
 // ValidateTolerations returns the wrong fields of the tolerations below path, and what is odd and yet accepted:
-// tolerationSeconds beside another effect than NoExecute mean nothing, but a document shows them so.
+// tolerationSeconds beside another effect than NoExecute mean nothing, but a document shows them so. An empty effect
+// means all of them, NoExecute included.
 func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (fields []object.Fault,
 	warnings []string,
 ) {
@@ -125,8 +126,8 @@ func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (f
 		default:
 			bad(".effect", fmt.Sprintf("must be NoSchedule, PreferNoSchedule or NoExecute, not %q", t.GetEffect()))
 		}
-		if t.TolerationSeconds != nil && t.GetEffect() != NoExecute {
-			warnings = append(warnings, at+".tolerationSeconds: means nothing unless the effect is NoExecute")
+		if e := t.GetEffect(); t.TolerationSeconds != nil && e != "" && e != NoExecute {
+			warnings = append(warnings, at+".tolerationSeconds: means nothing with the effect "+e)
 		}
 	}
 	return fields, warnings

@@ -1,10 +1,12 @@
 package process
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -115,8 +117,11 @@ func (u Users) Kill() error {
 	})
 }
 
-// RemoveAll removes a directory and everything in it, also parts that other users own. It needs only the capability
-// CHOWN. The processes of these users must have ended.
+// deepest is how deep the directories are that RemoveAll removes at once: each level takes a file descriptor.
+const deepest = 200
+
+// RemoveAll removes a directory and everything in it, also parts that other users own, however deep it is. It needs
+// only the capability CHOWN, and that only for what other users own. The processes of these users must have ended.
 func RemoveAll(dir string) error {
 	r, err := os.OpenRoot(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,34 +131,50 @@ func RemoveAll(dir string) error {
 		return err
 	}
 	defer r.Close()
-	if err := reclaim(r, filepath.Base(dir)); err != nil {
-		return err
+	top := filepath.Base(dir)
+	for deep := []string{top}; len(deep) > 0; { // what is too deep is moved up, into top, and comes next
+		var more []string
+		for _, name := range deep {
+			found, err := reclaim(r, top, name, strings.Count(name, "/"))
+			if err != nil {
+				return err
+			}
+			more = append(more, found...)
+		}
+		deep = more
 	}
 	return os.RemoveAll(dir)
 }
 
-// reclaim changes the owner of every directory at and below name to the user of this process.
-func reclaim(r *os.Root, name string) error {
+// reclaim changes the owner of every directory at and below name to the user of this process. Directories that are too
+// deep are moved into top, and returned.
+func reclaim(r *os.Root, top, name string, depth int) (moved []string, err error) {
 	info, err := r.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := errors.Join(r.Lchown(name, os.Geteuid(), os.Getegid()), r.Chmod(name, 0o700)); err != nil {
-		return err
+		return nil, err
 	}
-	entries, err := fs.ReadDir(r.FS(), filepath.ToSlash(name))
+	if depth > deepest {
+		to := path.Join(top, rand.Text())
+		return []string{to}, r.Rename(name, to)
+	}
+	entries, err := fs.ReadDir(r.FS(), name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range entries {
-		if e.IsDir() {
-			if err := reclaim(r, filepath.Join(name, e.Name())); err != nil {
-				return err
-			}
+		if !e.IsDir() {
+			continue
+		}
+		more, err := reclaim(r, top, path.Join(name, e.Name()), depth+1)
+		if moved = append(moved, more...); err != nil {
+			return moved, err
 		}
 	}
-	return nil
+	return moved, nil
 }

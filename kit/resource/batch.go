@@ -21,11 +21,13 @@ const (
 	batchBytes = 1 << 20
 	// batchCommits is how many transactions of one batch run concurrently.
 	batchCommits = 4
+	// batchAsks is how many objects of one batch other programs decide on concurrently.
+	batchAsks = 64
 )
 
 // Written is the result of writing one object of a batch.
 type Written[T object.Object] struct {
-	Object T // as stored; the zero T where Err is set
+	Object T // as stored, which must not be modified; the zero T where Err is set
 	Err    error
 }
 
@@ -33,24 +35,73 @@ type Written[T object.Object] struct {
 // transaction and a revision. The results are in the order of objs.
 func (t *Table[T]) CreateAll(ctx context.Context, objs []T, opts ...WriteOptions) []Written[T] {
 	out := make([]Written[T], len(objs))
+	t.prepareAll(ctx, objs, out, opts)
 	var ready []prepared[T]
-	for i, obj := range objs {
-		next, err := t.prepareCreate(writing[T](ctx, opts), obj)
-		if err != nil {
-			out[i].Err = err
-			continue
+	for i, w := range out {
+		if w.Err == nil {
+			ready = append(ready, prepared[T]{at: i, next: w.Object})
+			out[i] = Written[T]{}
 		}
-		ready = append(ready, prepared[T]{at: i, next: next})
 	}
-	t.commitAll(ctx, ready, out, dryRun(opts), func(p prepared[T]) (T, error) {
-		return t.Create(ctx, objs[p.at], opts...)
-	})
+	alone := func(p prepared[T]) (T, error) { return t.Create(ctx, objs[p.at], opts...) }
+	var c *Creation[T]
+	if !dryRun(opts) {
+		c = t.creating(nextOf(ready))
+	}
+	if c == nil {
+		t.commitAll(ctx, ready, out, dryRun(opts), alone)
+		return out
+	}
+	t.commitAll(store.WithFence(ctx, c.Fence), ready, out, false, alone)
+	c.Done(resultsOf(ready, out))
+	for _, p := range ready {
+		if errors.Is(out[p.at].Err, store.ErrFenced) {
+			out[p.at].Object, out[p.at].Err = alone(p)
+		}
+	}
+	return out
+}
+
+// prepareAll prepares new objects one by one, or many concurrently while other programs decide on them. out receives
+// the results.
+func (t *Table[T]) prepareAll(ctx context.Context, objs []T, out []Written[T], opts []WriteOptions) {
+	var group errgroup.Group
+	group.SetLimit(batchAsks)
+	asks := t.asksOthers()
+	for i, obj := range objs {
+		prepare := func() error {
+			out[i].Object, out[i].Err = t.prepareCreate(ctx, writing[T](ctx, opts), obj)
+			return nil
+		}
+		if asks {
+			group.Go(prepare)
+		} else {
+			_ = prepare() // the errors are in out
+		}
+	}
+	_ = group.Wait()
+}
+
+func nextOf[T object.Object](ready []prepared[T]) []T {
+	out := make([]T, len(ready))
+	for i, p := range ready {
+		out[i] = p.next
+	}
+	return out
+}
+
+func resultsOf[T object.Object](ready []prepared[T], all []Written[T]) []Written[T] {
+	out := make([]Written[T], len(ready))
+	for i, p := range ready {
+		out[i] = all[p.at]
+	}
 	return out
 }
 
 // ModifyAll has f change a copy of each named object, and stores those that are unchanged since the cache read them;
 // any other is read again and changed separately, as by Modify. f is called for one object at a time and may run
-// several times for it. The results are in the order of keys.
+// several times for it; messages that it puts into the object must not be modified later. The results are in the order
+// of keys.
 func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj T) error,
 	opts ...WriteOptions,
 ) []Written[T] {
@@ -64,7 +115,7 @@ func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj 
 		}
 		w, next := writing[T](ctx, opts), object.Clone(old)
 		w.Old, w.New = old, next
-		if err := errors.Join(f(next), t.checkChange(w)); err != nil {
+		if err := errors.Join(f(next), t.checkChange(ctx, w)); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -89,6 +140,8 @@ type prepared[T object.Object] struct {
 	at   int // place in the batch
 	next T
 	was  int64 // revision that it replaces; 0 for a new one
+
+	write *ownWrite[T] // once it is sent
 }
 
 // commitAll stores prepared objects, many in a transaction. Objects for which a transaction is refused are removed from
@@ -151,8 +204,10 @@ func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Wri
 			out[p.at].Err = err
 			continue
 		}
+		k := object.KeyOf(p.next)
+		p.write = t.own.expect(k, t.key(k), value, p.next)
 		ready = append(ready, p)
-		ops = append(ops, store.Put(t.key(object.KeyOf(p.next)), value, p.was))
+		ops = append(ops, store.Put(p.write.record, value, p.was))
 	}
 	var refused []prepared[T]
 	for len(ready) > 0 {
@@ -160,13 +215,14 @@ func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Wri
 		var op *store.OpError
 		if errors.As(err, &op) && !errors.Is(err, store.ErrFenced) {
 			for _, i := range slices.Backward(op.Refused) {
+				t.own.withdraw(ready[i].write)
 				refused = append(refused, ready[i])
 				ready, ops = slices.Delete(ready, i, i+1), slices.Delete(ops, i, i+1)
 			}
 			continue
 		}
 		for _, p := range ready {
-			out[p.at].Object, out[p.at].Err = t.written(ctx, p.next, revision, err)
+			out[p.at].Object, out[p.at].Err = t.shown(ctx, p.write, revision, err)
 		}
 		break
 	}

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/windlass-dev/windlass/kit/object"
 	"k8s.io/utils/third_party/forked/golang/btree"
@@ -40,6 +41,7 @@ type Cache[T object.Object] struct {
 	mu       sync.RWMutex
 	objects  *btree.BTree[entry[T]] // shared with clones, so only Step and Replace modify it
 	revision int64                  // objects has all changes up to here
+	notified atomic.Int64           // subscribers have been called with all changes up to here
 	latest   *view[T]               // of the current objects; nil until it is needed
 	kept     []*view[T]             // for further pages of lists
 	synced   chan struct{}
@@ -134,6 +136,9 @@ func (c *Cache[T]) Revision() int64 {
 	return c.revision
 }
 
+// Notified returns the revision up to which subscribers have been called with all changes.
+func (c *Cache[T]) Notified() int64 { return c.notified.Load() }
+
 // WaitRevision waits until the cache has all changes up to a revision, or ctx ends.
 func (c *Cache[T]) WaitRevision(ctx context.Context, revision int64) error {
 	for {
@@ -198,7 +203,7 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.ring, c.held, c.floor = nil, 0, revision
 	c.advance(revision)
 	c.mu.Unlock()
-	c.notify(changed)
+	c.notify(changed, revision)
 }
 
 // deletionOf returns the change of an object that went at an unknown revision.
@@ -250,7 +255,7 @@ func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 	}
 	c.advance(revision)
 	c.mu.Unlock()
-	c.notify(changes)
+	c.notify(changes, revision)
 }
 
 // advance records that the cache has all changes up to a revision. The lock is held.
@@ -268,11 +273,12 @@ func (c *Cache[T]) advance(revision int64) {
 	}
 }
 
-// notify calls all subscribers with changes.
-func (c *Cache[T]) notify(changes []Change[T]) {
+// notify calls all subscribers with changes, the last ones up to a revision.
+func (c *Cache[T]) notify(changes []Change[T], revision int64) {
 	for _, ch := range changes {
 		for _, f := range c.subscribers {
 			f(ch)
 		}
 	}
+	c.notified.Store(revision)
 }

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"iter"
 	"slices"
 	"sync/atomic"
 
@@ -28,9 +29,16 @@ type feed[T object.Object] struct {
 	cache   *Cache[T]
 	of      interest
 	after   int64 // the watch has all changes up to here
-	waiting []*step[T]
+	waiting []portion[T]
 	lost    bool // changes are missing: the watch has to list again
 	ready   chan struct{}
+}
+
+// portion is the changes of a step that an interest may include. A watch does not read the others: with 1,000 pods in a
+// transaction and as many agents, that took most of the time.
+type portion[T object.Object] struct {
+	*step[T]
+	of []int // their indexes, ascending
 }
 
 // interestOf returns the interest of a watch of a namespace ("" for all) with a selection. The lock need not be held.
@@ -62,11 +70,14 @@ func (c *Cache[T]) newFeed(of interest, after int64) (*feed[T], bool) {
 	f := &feed[T]{cache: c, of: of, after: after, ready: make(chan struct{}, 1)}
 	first, _ := slices.BinarySearchFunc(c.ring, after+1, func(s *step[T], r int64) int { return int(s.revision - r) })
 	for _, s := range c.ring[first:] {
+		p := portion[T]{step: s}
 		for i := range s.changes {
 			if c.concerns(&s.changes[i], of) {
-				f.waiting = append(f.waiting, s)
-				break
+				p.of = append(p.of, i)
 			}
+		}
+		if len(p.of) > 0 {
+			f.waiting = append(f.waiting, p)
 		}
 	}
 	if len(f.waiting) > 0 {
@@ -91,45 +102,56 @@ func (f *feed[T]) close() {
 
 // take returns the changes since the last call, and the revision up to which they are complete; false if changes are
 // missing.
-func (f *feed[T]) take() (steps []*step[T], upTo int64, complete bool) {
+func (f *feed[T]) take() (portions []portion[T], upTo int64, complete bool) {
 	c := f.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	steps, f.waiting = f.waiting, nil
-	return steps, max(c.revision, f.after), !f.lost
+	portions, f.waiting = f.waiting, nil
+	return portions, max(c.revision, f.after), !f.lost
 }
 
-// feed adds a step to the feeds whose interest may include it. The lock is held.
+// feed adds the changes of a step to the feeds whose interest may include them. The lock is held.
 func (c *Cache[T]) feed(s *step[T]) {
 	if len(c.feeds) == 0 {
 		return
 	}
-	for of := range c.interests(s) {
-		for f := range c.feeds[of] {
-			f.add(s)
+	of := map[interest][]int{} // of those that have feeds
+	for i := range s.changes {
+		for in := range c.interests(&s.changes[i]) {
+			if at := of[in]; len(c.feeds[in]) > 0 && (len(at) == 0 || at[len(at)-1] < i) {
+				of[in] = append(at, i)
+			}
+		}
+	}
+	for in, at := range of {
+		for f := range c.feeds[in] {
+			f.add(portion[T]{s, at})
 		}
 	}
 }
 
-// interests returns the interests that may include a change of a step. The lock is held.
-func (c *Cache[T]) interests(s *step[T]) map[interest]struct{} {
-	out := map[interest]struct{}{{}: {}}
-	for i := range s.changes {
-		ch := &s.changes[i]
-		out[interest{byName, ch.Key.Name}] = struct{}{}
-		out[interest{byNamespace, ch.Key.Namespace}] = struct{}{}
+// interests are those that may include a change; one may come twice. The lock is held.
+func (c *Cache[T]) interests(ch *Change[T]) iter.Seq[interest] {
+	return func(yield func(interest) bool) {
+		if !yield(interest{}) || !yield(interest{byName, ch.Key.Name}) || !yield(interest{byNamespace, ch.Key.Namespace}) {
+			return
+		}
 		for name, x := range c.indexes {
 			for _, v := range x.of(ch.Object) {
-				out[interest{name, v}] = struct{}{}
+				if !yield(interest{name, v}) {
+					return
+				}
 			}
-			if ch.Existed {
-				for _, v := range x.of(ch.Previous) {
-					out[interest{name, v}] = struct{}{}
+			if !ch.Existed {
+				continue
+			}
+			for _, v := range x.of(ch.Previous) {
+				if !yield(interest{name, v}) {
+					return
 				}
 			}
 		}
 	}
-	return out
 }
 
 // concerns reports whether an interest may include a change. The lock is held.
@@ -146,13 +168,13 @@ func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
 	return slices.Contains(x.of(ch.Object), of.value) || ch.Existed && slices.Contains(x.of(ch.Previous), of.value)
 }
 
-// add adds a step to a feed. A feed whose reader is further behind than the ring is lost: it must not keep in memory
+// add adds changes to a feed. A feed whose reader is further behind than the ring is lost: it must not keep in memory
 // what the ring has dropped. The lock is held.
-func (f *feed[T]) add(s *step[T]) {
-	if s.revision <= f.after || f.lost {
+func (f *feed[T]) add(p portion[T]) {
+	if p.revision <= f.after || f.lost {
 		return
 	}
-	f.waiting = append(f.waiting, s)
+	f.waiting = append(f.waiting, p)
 	if f.waiting[0].revision <= f.cache.floor {
 		f.waiting, f.lost = nil, true
 	}
@@ -212,6 +234,15 @@ func once[T object.Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[
 	}
 	p.CompareAndSwap(nil, &Event[T]{Type: typ, Object: o, shared: new(shared)})
 	return p.Load()
+}
+
+// whole is all changes of a step.
+func whole[T object.Object](s *step[T]) portion[T] {
+	p := portion[T]{step: s, of: make([]int, len(s.changes))}
+	for i := range p.of {
+		p.of[i] = i
+	}
+	return p
 }
 
 func newStep[T object.Object](revision int64, changes []Change[T]) *step[T] {

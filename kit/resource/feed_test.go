@@ -228,6 +228,37 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 	}
 }
 
+// A step may have the changes of many objects; a watch evaluates its selection for those of its interest alone.
+func TestAWatchLooksAtNoChangesOfOthers(t *testing.T) {
+	c := indexed()
+	var changes []Change[*machinev1.MachineSet]
+	before, _ := c.newFeed(interest{byName, "y"}, c.Revision())
+	for _, name := range []string{"x", "y", "z"} {
+		ch, _ := write(c, object.Key{Namespace: "a", Name: name}, proto.String("Newest"), 2)
+		changes = append(changes, ch)
+	}
+	c.Step(2, changes)
+	after, _ := c.newFeed(interest{byName, "y"}, 1)
+	for name, f := range map[string]*feed[*machinev1.MachineSet]{"before the step": before, "from the ring": after} {
+		var inspected []string
+		want := func(o *machinev1.MachineSet) bool {
+			inspected = append(inspected, o.GetMetadata().GetName())
+			return true
+		}
+		portions, _, _ := f.take()
+		sent := 0
+		for _, p := range portions {
+			err := p.send(want, func(e Events[*machinev1.MachineSet]) error { sent += len(e.Events); return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if sent != 1 || !slices.Equal(inspected, []string{"y"}) {
+			t.Errorf("%s: %d events, inspected %v", name, sent, inspected)
+		}
+	}
+}
+
 // Watches that fall behind the ring keep nothing in memory, and must list again.
 func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 	c := indexed()
@@ -334,19 +365,46 @@ func TestAReadBeginsAfterItsCaller(t *testing.T) {
 	}
 }
 
-// BenchmarkAChangeAmongWatches is one change of 100,000 objects, each watched with 19 others by one of 5,000 watches,
-// from Step to the bytes of the watch's message.
-func BenchmarkAChangeAmongWatches(b *testing.B) {
-	const watches, objects = 5000, 100_000
-	c := indexed()
-	all := make([]*machinev1.MachineSet, objects)
+// manyIndexed returns a cache of objects that have so many values of an index, and the objects.
+func manyIndexed(objects, values int) (*Cache[*machinev1.MachineSet], []*machinev1.MachineSet) {
+	c, all := indexed(), make([]*machinev1.MachineSet, objects)
 	for i := range all {
 		k := object.Key{Namespace: "a", Name: fmt.Sprintf("set-%06d", i)}
-		policy := fmt.Sprintf("node-%04d", i%watches)
+		policy := fmt.Sprintf("node-%04d", i%values)
 		ch, _ := write(c, k, &policy, 2)
 		all[i] = ch.Object
 	}
 	c.Replace(all, 2)
+	return c, all
+}
+
+// BenchmarkAListOfOneNode is what a list selects of 100,000 objects by a field with an index, as that of the pods of a
+// node that is drained: 20 objects.
+func BenchmarkAListOfOneNode(b *testing.B) {
+	c, _ := manyIndexed(100_000, 5000)
+	for b.Loop() {
+		sel, err := ParseSelection("", policyField+"=node-0042")
+		if err != nil {
+			b.Fatal(err)
+		}
+		n := 0
+		objects, _ := c.snapshot("", c.interestOf("", sel))
+		for o := range objects {
+			if sel.Matches(o) {
+				n++
+			}
+		}
+		if n != 20 {
+			b.Fatal(n)
+		}
+	}
+}
+
+// BenchmarkAChangeAmongWatches is one change of 100,000 objects, each watched with 19 others by one of 5,000 watches,
+// from Step to the bytes of the watch's message.
+func BenchmarkAChangeAmongWatches(b *testing.B) {
+	const watches, objects = 5000, 100_000
+	c, all := manyIndexed(objects, watches)
 	methods, err := Methods(all[0].ProtoReflect().Descriptor())
 	if err != nil {
 		b.Fatal(err)

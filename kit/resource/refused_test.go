@@ -54,7 +54,7 @@ func TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for log.details.Load() < 4 {
 		select {
 		case <-limit:
@@ -69,7 +69,7 @@ func TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater(t *testing.T) {
 		clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		t.Fatal(err)
 	}
-	ready, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ready, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
 	if err := table.WaitSynced(ready); err != nil {
 		t.Errorf("the kind is not served: %v", err)

@@ -643,7 +643,7 @@ func TestAnInformerFollowsAndSurvivesBrokenStreams(t *testing.T) {
 		cut.cut()
 		s := f.create(t, set(fmt.Sprintf("s%d", i), 1))
 		revision, _ := resource.ParseRevision(s.GetMetadata().GetResourceVersion())
-		wait, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		wait, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 		err := inf.WaitRevision(wait, revision)
 		stop()
 		if err != nil {
@@ -685,7 +685,7 @@ func TestAnInformerCatchesUpWithAllThatWasWrittenBefore(t *testing.T) {
 			if i%8 == 7 {
 				cut.cut()
 			}
-			wait, stop := context.WithTimeout(t.Context(), 30*time.Second)
+			wait, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer stop()
 			if err := inf.CatchUp(wait); err != nil {
 				return err

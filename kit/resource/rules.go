@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ func (t *Table[T]) checkIdentity(obj T) error {
 	m := ensureMetadata(obj)
 	bad = append(bad, t.namespaceFields(m)...)
 	if m.Name == "" {
-		m.Name = t.typ.GetSingleton()
+		m.Name = object.DefaultName(t.typ)
 	}
 	if m.Name == "" && m.GenerateName != "" {
 		m.Name = m.GenerateName + suffix()
@@ -116,8 +117,16 @@ func (t *Table[T]) Complete(obj T) ([]object.Fault, error) {
 }
 
 // check applies defaults and all rules to a creation or a change.
-func (t *Table[T]) check(w *Write[T]) error {
-	old, obj, exists := w.Old, w.New, !w.Creates()
+func (t *Table[T]) check(ctx context.Context, w *Write[T]) error {
+	old, obj, exists, asks := w.Old, w.New, !w.Creates(), t.asksOthers()
+	if asks {
+		if t.cfg.Default != nil {
+			t.cfg.Default(obj)
+		}
+		if err := t.cfg.Remote.Mutate(ctx, w); err != nil {
+			return err
+		}
+	}
 	bad, err := t.Complete(obj)
 	if err != nil {
 		return err
@@ -132,7 +141,12 @@ func (t *Table[T]) check(w *Write[T]) error {
 		return err
 	}
 	if t.cfg.Admit != nil {
-		return t.cfg.Admit(w)
+		if err := t.cfg.Admit(w); err != nil {
+			return err
+		}
+	}
+	if asks {
+		return t.cfg.Remote.Review(ctx, w)
 	}
 	return nil
 }

@@ -146,12 +146,12 @@ func (s server[T]) get(ctx context.Context, _ protoreflect.MethodDescriptor, r r
 	return s.t.Get(ctx, s.namespace(r), s.name(r))
 }
 
-// name is that of the request, or of the only object of the kind.
+// name is that of the request, or the default one.
 func (s server[T]) name(r request) string {
 	if name := r.text("name"); name != "" {
 		return name
 	}
-	return s.t.typ.GetSingleton()
+	return object.DefaultName(s.t.typ)
 }
 
 // namespace is that of the request, or the default one.
@@ -198,6 +198,9 @@ func (s server[T]) place(r request) (T, error) {
 	}
 	if m.Namespace == "" && s.t.typ.GetNamespaced() {
 		m.Namespace = s.t.typ.GetDefaultNamespace()
+	}
+	if m.Name == "" {
+		m.Name = object.DefaultName(s.t.typ)
 	}
 	return obj, nil
 }

@@ -35,8 +35,13 @@ type Config[T object.Object] struct {
 	// Admit runs last and may refuse a write, or amend its New where a field depends on the caller. Its errors are made by
 	// rpcerr.
 	Admit func(w *Write[T]) error
+	// Remote are rules that other programs decide; nil if the kind has none.
+	Remote *Remote[T]
 	// Indexes are the values by which objects are found, by the name of the index: see Cache.Index.
 	Indexes map[string]func(obj T) []string
+	// Creating runs before new objects are stored that passed all rules. It may complete them with what no rule objects
+	// to; it then returns how to store them, else nil. Dry runs omit it.
+	Creating func(objs []T) *Creation[T]
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool
 	// Finalizers are added to every new object.
@@ -60,6 +65,20 @@ type Config[T object.Object] struct {
 	Log *slog.Logger
 }
 
+// Remote are the rules of a kind that other programs decide, which takes time.
+type Remote[T object.Object] struct {
+	// Active reports whether there are such rules at present. If not, the other functions are not called.
+	Active func() bool
+	// Mutate runs before all rules on a creation or a change, with the defaults set. It may change the New of a write,
+	// but not replace it. It is called again if the write is tried again.
+	Mutate func(ctx context.Context, w *Write[T]) error
+	// Review runs last and may refuse a write, a deletion included. It must not modify it.
+	Review func(ctx context.Context, w *Write[T]) error
+}
+
+// asksOthers reports whether other programs decide on writes at present.
+func (t *Table[T]) asksOthers() bool { return t.cfg.Remote != nil && t.cfg.Remote.Active() }
+
 // Table is all objects of one kind: their records, their cache and the rules by which they change. All methods are safe
 // for concurrent use once Run has been called.
 type Table[T object.Object] struct {
@@ -69,6 +88,7 @@ type Table[T object.Object] struct {
 	typ       *metav1.ResourceType
 	validator protovalidate.Validator
 	reads     reads
+	own       own[T]
 	watcher   atomic.Pointer[store.Watcher] // fills the cache; nil while there is none
 }
 
@@ -108,6 +128,12 @@ func (t *Table[T]) key(k object.Key) string {
 	return t.prefix() + ns + "/" + k.Name
 }
 
+// Unchanged is an operation for a Commit to the table's store: the object must exist at the resourceVersion that it was
+// read at (else store.ErrConflict, or store.ErrNotFound).
+func (t *Table[T]) Unchanged(obj T) store.Op {
+	return store.Check(t.key(object.KeyOf(obj)), revisionOf(obj))
+}
+
 // Run keeps the cache in sync with etcd until ctx ends.
 func (t *Table[T]) Run(ctx context.Context) error {
 	const logEvery = time.Minute // of repeated failures
@@ -140,7 +166,7 @@ func (t *Table[T]) follow(ctx context.Context) error {
 	w := t.st.Watch(ctx, t.prefix(), page.Revision)
 	t.watcher.Store(w)
 	for b := range w.Batches() {
-		t.Step(b.Revision, t.changes(b, t.note))
+		t.Step(b.Revision, t.news(b))
 	}
 	return w.Err()
 }
@@ -192,8 +218,38 @@ func (t *Table[T]) keyOf(record string) object.Key {
 	return object.Key{Namespace: ns, Name: name}
 }
 
-// changes returns the changes of a batch. A record that can no longer be read keeps its last state: the object was not
-// deleted. note is called for each record.
+// news returns the changes of the batch that follows the cache's state, which is the state before them.
+func (t *Table[T]) news(b store.Batch) []Change[T] {
+	out := make([]Change[T], 0, len(b.Events))
+	version := FormatRevision(b.Revision)
+	for _, e := range b.Events {
+		ch := Change[T]{Key: t.keyOf(e.Record.Key), Deleted: e.Deleted}
+		ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name)
+		if e.Deleted {
+			if t.note(e.Record, nil); !ch.Existed { // it could not be read
+				continue
+			}
+			ch.Object = object.Clone(ch.Previous)
+			ch.Object.GetMetadata().ResourceVersion = version
+			out = append(out, ch)
+			continue
+		}
+		var mine bool
+		var err error
+		if ch.Object, mine = t.own.take(e.Record); !mine {
+			ch.Object, err = t.object(e.Record)
+		}
+		if t.note(e.Record, err); err != nil {
+			continue // it keeps its last state: the object was not deleted
+		}
+		ch.Object.GetMetadata().ResourceVersion = version
+		out = append(out, ch)
+	}
+	return out
+}
+
+// changes returns the changes of a batch of history. A record that can no longer be read keeps its last state: the
+// object was not deleted. note is called for each record.
 func (t *Table[T]) changes(b store.Batch, note func(store.Record, error)) []Change[T] {
 	out := make([]Change[T], 0, len(b.Events))
 	for _, e := range b.Events {
@@ -243,9 +299,12 @@ func (t *Table[T]) decode(value []byte, revision int64) (T, error) {
 }
 
 // encode returns the bytes to store, without the revision, which etcd assigns.
+// Nothing else may use o during the call.
 func (t *Table[T]) encode(o T) ([]byte, error) {
-	o = object.Clone(o)
-	o.GetMetadata().ResourceVersion = ""
+	m := o.GetMetadata()
+	version := m.GetResourceVersion()
+	m.ResourceVersion = ""
+	defer func() { m.ResourceVersion = version }()
 	return proto.MarshalOptions{Deterministic: true}.Marshal(o)
 }
 
@@ -272,18 +331,35 @@ func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
 // Create stores a new object and returns it as stored. Name, namespace, labels, annotations, finalizers, owners and
 // spec are from obj; everything else is set here.
 func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
-	w := writing[T](ctx, opts)
-	obj, err := t.prepareCreate(w, obj)
+	next, err := t.prepareCreate(ctx, writing[T](ctx, opts), obj)
 	if err != nil {
-		return obj, err
+		return next, err
 	}
-	var none T
-	if w.DryRun {
-		if err := t.absent(ctx, obj); err != nil {
-			return obj, err
+	if dryRun(opts) {
+		if err := t.absent(ctx, next); err != nil {
+			return next, err
 		}
-		return obj, t.freeClaims(ctx, none, obj)
+		var none T
+		return next, t.freeClaims(ctx, none, next)
 	}
+	c := t.creating([]T{next})
+	if c == nil {
+		return t.insert(ctx, next)
+	}
+	out, err := t.insert(store.WithFence(ctx, c.Fence), next)
+	c.Done([]Written[T]{{out, err}})
+	if !errors.Is(err, store.ErrFenced) {
+		return out, err
+	}
+	if next, err = t.prepareCreate(ctx, writing[T](ctx, opts), obj); err != nil {
+		return next, err
+	}
+	return t.insert(ctx, next)
+}
+
+// insert stores a new object that passed all rules.
+func (t *Table[T]) insert(ctx context.Context, obj T) (T, error) {
+	var none T
 	value, err := t.encode(obj)
 	if err != nil {
 		return obj, err
@@ -306,7 +382,7 @@ func (t *Table[T]) absent(ctx context.Context, obj T) error {
 	return err
 }
 
-func (t *Table[T]) prepareCreate(w *Write[T], obj T) (T, error) {
+func (t *Table[T]) prepareCreate(ctx context.Context, w *Write[T], obj T) (T, error) {
 	var zero T
 	obj = object.Clone(obj)
 	if err := t.checkIdentity(obj); err != nil {
@@ -322,7 +398,7 @@ func (t *Table[T]) prepareCreate(w *Write[T], obj T) (T, error) {
 		clearField(obj, "status")
 	}
 	w.Old, w.New = zero, obj
-	if err := t.check(w); err != nil {
+	if err := t.check(ctx, w); err != nil {
 		return zero, err
 	}
 	return obj, nil
@@ -416,7 +492,7 @@ func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
 func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
 	var zero T
 	old, next := w.Old, w.New
-	if err := t.checkChange(w); err != nil {
+	if err := t.checkChange(ctx, w); err != nil {
 		return zero, err
 	}
 	if proto.Equal(old, next) {
@@ -439,7 +515,7 @@ func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
 }
 
 // checkChange applies all rules to a write of an existing object, and increments its generation if the spec changes.
-func (t *Table[T]) checkChange(w *Write[T]) error {
+func (t *Table[T]) checkChange(ctx context.Context, w *Write[T]) error {
 	old, next := w.Old, w.New
 	if next.GetMetadata() == nil {
 		return rpcerr.Invalid(object.Fault{Path: "metadata", Description: "must be given"})
@@ -447,7 +523,7 @@ func (t *Table[T]) checkChange(w *Write[T]) error {
 	if err := t.keepIdentity(old, next); err != nil {
 		return err
 	}
-	if err := t.check(w); err != nil {
+	if err := t.check(ctx, w); err != nil {
 		return err
 	}
 	if !sameField(old, next, "spec") {
@@ -543,6 +619,11 @@ func (t *Table[T]) removal(ctx context.Context, w *Write[T]) (next T, ops []stor
 	old := w.Old
 	if t.cfg.Admit != nil {
 		if err := t.cfg.Admit(w); err != nil {
+			return zero, nil, err
+		}
+	}
+	if t.asksOthers() {
+		if err := t.cfg.Remote.Review(ctx, w); err != nil {
 			return zero, nil, err
 		}
 	}

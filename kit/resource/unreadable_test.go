@@ -47,7 +47,7 @@ func running(t *testing.T, st *store.Store) *resource.Table[*machinev1.MachineSe
 			t.Error(err)
 		}
 	})
-	ready, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	ready, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
 	if err := table.WaitSynced(ready); err != nil {
 		t.Fatalf("the kind is not served: %v", err)
@@ -79,7 +79,7 @@ func TestARecordThatCannotBeReadIsSkippedAndReported(t *testing.T) {
 			if _, err := client.Put(t.Context(), key, raw); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if _, err := table.Create(ctx, newSet("after")); err != nil {
 				t.Errorf("create beside it: %v", err)

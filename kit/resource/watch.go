@@ -132,12 +132,12 @@ func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks, firs
 		due = ticker.C
 	}
 	for bookmark := bookmarks && first; ; {
-		steps, upTo, complete := f.take()
+		portions, upTo, complete := f.take()
 		if !complete {
 			return errTooOld
 		}
-		for _, s := range steps {
-			if err := s.send(want, send); err != nil {
+		for _, p := range portions {
+			if err := p.send(want, send); err != nil {
 				return err
 			}
 		}
@@ -170,7 +170,7 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 		if slices.ContainsFunc(b.Events, forgotten) {
 			return 0, errTooOld
 		}
-		if err := newStep(b.Revision, t.changes(b, ignore)).send(want, send); err != nil {
+		if err := whole(newStep(b.Revision, t.changes(b, ignore))).send(want, send); err != nil {
 			return 0, err
 		}
 		after = b.Revision
@@ -189,16 +189,16 @@ func forgotten(e store.Event) bool {
 	return e.Previous == nil && (e.Deleted || e.Record.CreateRevision < e.Record.Revision)
 }
 
-// send sends one revision's changes, filtered by a selection.
-func (s *step[T]) send(want func(T) bool, send func(Events[T]) error) error {
+// send sends changes of one revision, filtered by a selection.
+func (p portion[T]) send(want func(T) bool, send func(Events[T]) error) error {
 	events := func(yield func(Event[T]) bool) {
-		for i := range s.changes {
-			if e, ok := s.event(i, want); ok && !yield(*e) {
+		for _, i := range p.of {
+			if e, ok := p.event(i, want); ok && !yield(*e) {
 				return
 			}
 		}
 	}
-	return sendSplit(events, s.revision, send)
+	return sendSplit(events, p.revision, send)
 }
 
 // sendSplit sends events in messages within gRPC's limit. Only the last one has the revision: a client that did not

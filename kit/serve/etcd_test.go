@@ -96,7 +96,7 @@ func TestAServiceIsReadyWhenEtcdAnswersItOverMutualTLS(t *testing.T) {
 		}
 	}
 	endpoints := filepath.Join(cfg.Dir, "endpoints")
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
 		content, err := os.ReadFile(endpoints)
 		if strings.TrimSpace(string(content)) == cfg.EtcdEndpoints[0] {
 			break

@@ -14,7 +14,7 @@ func TestAKMSThatFailsIsReported(t *testing.T) {
 	cfg.RecordKMS = "unix:///nowhere/kms.sock"
 	p := newProcess(t, cfg)
 	defer start(t, p)() //nolint:errcheck // the test is about its report
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for !serve.State(p).Degraded {
 		select {
 		case <-limit:

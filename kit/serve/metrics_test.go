@@ -90,9 +90,7 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	}
 
 	// Every scrape has its own handshake and is checked: a revocation is effective immediately.
-	if err := p.Validity.Revoke([]identity.Revocation{{User: "prometheus", Reason: "lost"}}); err != nil {
-		t.Fatal(err)
-	}
+	p.Validity.Deny([]identity.Revocation{{User: "prometheus", Reason: "lost"}})
 	if code, body := get(t, prometheus, p.MetricsAddress()); code != http.StatusUnauthorized ||
 		!strings.Contains(body, "lost") {
 		t.Errorf("a revoked certificate: %d %s", code, body)
@@ -129,7 +127,7 @@ func TestAnExpiredCertificateGetsNoMetrics(t *testing.T) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		if code, _ := get(t, brief, p.MetricsAddress()); code != http.StatusOK {
 			return
 		}

@@ -24,6 +24,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -33,6 +35,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/kms"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -41,6 +44,10 @@ import (
 // Process is one service process. Register services on GRPC before Run; the other fields may be used after New.
 type Process struct {
 	GRPC *grpc.Server
+	// Services registers services on GRPC. The memory of their calls' messages is counted, and their plan methods accept
+	// requests of up to large.MaxMessage bytes, the methods of services that are registered on GRPC itself only those of
+	// dial.MaxMessage.
+	Services grpc.ServiceRegistrar
 	// add the service's tables before Run, which runs them; the process is ready once all are synced
 	Tables *resource.Group
 	Etcd   *clientv3.Client // nil if no etcd was configured
@@ -71,6 +78,7 @@ type Process struct {
 	health   *health.Server
 	streams  *streams
 	traces   *Traces
+	large    *large.Budget // of the requests of plan methods
 
 	endpoints *store.Endpoints // nil if no etcd was configured
 
@@ -98,7 +106,7 @@ func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
 func New(cfg Config, log *slog.Logger) (*Process, error) {
 	p := &Process{
 		Log: log, Metrics: prometheus.NewRegistry(), Validator: protovalidate.GlobalValidator,
-		cfg: cfg, streams: newStreams(),
+		cfg: cfg, streams: newStreams(), large: large.NewBudget(0),
 	}
 	if err := p.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", cfg.Name, err), p.Close())
@@ -196,14 +204,16 @@ func (p *Process) openServer() error {
 	m := newMetrics(p.Metrics)
 	// The outermost interceptor is first. The guard maps errors, so that its record has the code that the caller gets;
 	// recovery is inside the guard for the handlers, and outside for the guard itself.
-	options := append(serverOptions(p.cfg.ConnectionAge), grpc.Creds(p.Validity.Credentials(creds)),
+	options := append(serverOptions(p.cfg.ConnectionAge), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}),
+		grpc.Creds(p.Validity.Credentials(creds)),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
 			recoverUnary(p.Log), p.refuseUnary, limitUnary, validateUnary(p.Validator)),
-		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, p.refuseStream, recoverStream(p.Log),
+		grpc.ChainStreamInterceptor(m.stream, p.receiveLarge, p.streams.intercept, p.refuseStream, recoverStream(p.Log),
 			identity.StreamInterceptor(guard),
 			recoverStream(p.Log), validateStream(p.Validator)))
 	p.GRPC = grpc.NewServer(append(options, p.traces.Server()...)...)
-	p.Tables = resource.NewGroup(p.GRPC)
+	p.Services = registrar{p.GRPC, p}
+	p.Tables = resource.NewGroup(p.Services)
 	p.onClose(func() error { p.GRPC.Stop(); return nil })
 	p.health = health.NewServer()
 	p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -149,7 +150,7 @@ func (c cluster) pair() (server *serve.Process, service *machines, conn *grpc.Cl
 	t.Helper()
 	server = newProcess(t, c.config("machine-api"))
 	service = &machines{watching: make(chan struct{})}
-	machinev1.RegisterMachineServiceServer(server.GRPC, service)
+	machinev1.RegisterMachineServiceServer(server.Services, service)
 	stop = start(t, server)
 	cfg := c.config("hook-broker")
 	cfg.Peers = map[string]string{"machine-api": server.Address()}
@@ -354,18 +355,28 @@ func TestRun(t *testing.T) {
 	})
 }
 
-func TestAResourceIsLeftToItsOwnValidation(t *testing.T) {
-	c := newCluster(t)
-	server := newProcess(t, c.config("eviction-controller"))
-	nodev1.RegisterDrainServiceServer(server.GRPC, drains{})
-	start(t, server)
-	cfg := c.config("machine-api")
-	cfg.Peers = map[string]string{"eviction-controller": server.Address()}
-	conn, err := newProcess(t, cfg).Dial("eviction-controller")
-	if err != nil {
-		t.Fatal(err)
+// A message of less than 4 MiB may become hundreds of MiB of objects, so its memory is counted before it is decoded.
+func TestAMessageThatBecomesVeryManyObjectsIsRefused(t *testing.T) {
+	client := drainsOf(t)
+	create := func(n int) (*nodev1.Drain, error) {
+		d := &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "d"}}
+		for range n {
+			d.Metadata.OwnerReferences = append(d.Metadata.OwnerReferences, &metav1.OwnerReference{})
+		}
+		return client.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{Drain: d})
 	}
-	client := nodev1.NewDrainServiceClient(conn)
+	if _, err := create(1_000_000); status.Code(err) != codes.ResourceExhausted { // 2 MB
+		t.Errorf("a million objects: %v", err)
+	}
+	for range 20 { // more than there would be room for if one kept what it had
+		if got, err := create(100_000); err != nil || len(got.GetMetadata().GetOwnerReferences()) != 100_000 {
+			t.Fatalf("100,000 objects: %v", err)
+		}
+	}
+}
+
+func TestAResourceIsLeftToItsOwnValidation(t *testing.T) {
+	client := drainsOf(t)
 	if _, err := client.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{
 		Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{}},
 	}); err != nil {
@@ -375,6 +386,22 @@ func TestAResourceIsLeftToItsOwnValidation(t *testing.T) {
 		err) != codes.InvalidArgument {
 		t.Errorf("UpdateDrain = %v: the request's own name was not validated", err)
 	}
+}
+
+// drainsOf starts a process that answers with the drains it gets, and returns machine-api's client of it.
+func drainsOf(t *testing.T) nodev1.DrainServiceClient {
+	t.Helper()
+	c := newCluster(t)
+	server := newProcess(t, c.config("eviction-controller"))
+	nodev1.RegisterDrainServiceServer(server.Services, drains{})
+	start(t, server)
+	cfg := c.config("machine-api")
+	cfg.Peers = map[string]string{"eviction-controller": server.Address()}
+	conn, err := newProcess(t, cfg).Dial("eviction-controller")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nodev1.NewDrainServiceClient(conn)
 }
 
 type drains struct {

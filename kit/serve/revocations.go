@@ -14,8 +14,14 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// writeAgain is the pause before a failed write of the deny list to disk is repeated.
-const writeAgain = 10 * time.Second
+const (
+	// writeAgain is the pause before a failed write of the deny list to disk is repeated.
+	writeAgain = 10 * time.Second
+	// After a write the next one waits for writeShare times as long as that one took, at most longestPause: until then a
+	// process that is killed begins with a list that lacks the changes since.
+	writeShare   = 20
+	longestPause = time.Second
+)
 
 // followRevocations returns the part that follows the deny list; it does nothing without the address of machine-api.
 func (p *Process) followRevocations() (Part, error) {
@@ -48,7 +54,9 @@ func FollowRevocations(conn grpc.ClientConnInterface, v *identity.Validity, log 
 	}, nil
 }
 
-// EnforceRevocations keeps the deny list of v in sync with a cache until ctx ends.
+// EnforceRevocations keeps the deny list of v in sync with a cache until ctx ends. Each change is in force at once. The
+// list is written as a whole, so that a burst of changes, such as of a fleet that shrinks, is written as one: after
+// each write the next one waits in proportion to the time that it took.
 func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Revocation], v *identity.Validity,
 	log *slog.Logger,
 ) error {
@@ -57,17 +65,35 @@ func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Rev
 	}
 	changed := make(chan struct{}, 1)
 	notify(list, changed)
+	var due <-chan time.Time // nil while what is in force is on the disk
+	var free time.Time       // of the next write
 	for {
-		var again <-chan time.Time
-		if err := v.Revoke(denyList(list.All())); err != nil {
-			log.ErrorContext(ctx, "deny list in force, but not written to disk", "error", err)
-			again = time.After(writeAgain)
+		deny := denyList(list.All())
+		v.Deny(deny)
+		if due == nil {
+			due = time.After(time.Until(free))
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-again:
+		for same := true; same; {
+			select {
+			case <-ctx.Done():
+				if due == nil {
+					return nil
+				}
+				if err := v.Keep(deny); err != nil {
+					log.ErrorContext(ctx, "deny list not written to disk", "error", err)
+				}
+				return nil
+			case <-changed:
+				same = false
+			case <-due:
+				began := time.Now()
+				if err := v.Keep(deny); err != nil {
+					log.ErrorContext(ctx, "deny list in force, but not written to disk", "error", err)
+					due = time.After(writeAgain)
+					continue
+				}
+				due, free = nil, time.Now().Add(min(writeShare*time.Since(began), longestPause))
+			}
 		}
 	}
 }

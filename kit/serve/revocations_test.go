@@ -2,6 +2,8 @@ package serve_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
 )
@@ -90,6 +94,68 @@ func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
 		if status.Code(err) != want {
 			t.Errorf("after a restart without machine-api %s gets %v, want %v", request, err, want)
 		}
+	}
+}
+
+// Machines that go in a burst are refused at once, and all of them are on the disk soon after.
+func TestABurstOfRevocationsIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations.json")
+	v, err := identity.OpenValidity(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := resource.NewCache[*machinev1.Revocation]()
+	list.Replace(nil, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serve.EnforceRevocations(ctx, list, v, slog.New(slog.DiscardHandler)) }()
+	const burst = 300
+	user := func(i int) identity.Credential {
+		return identity.Credential{User: fmt.Sprint("user-", i)}
+	}
+	kept := func() string {
+		next, err := identity.OpenValidity(path)
+		if err != nil {
+			return err.Error()
+		}
+		for i := range burst {
+			if next.Check(user(i)) == nil {
+				return fmt.Sprintf("user %d refused by the next process", i)
+			}
+		}
+		return ""
+	}
+	for i := range burst {
+		o := &machinev1.Revocation{
+			Metadata: &metav1.ObjectMeta{Name: fmt.Sprint("r-", i)}, Spec: &machinev1.RevocationSpec{
+				User: fmt.Sprint("user-", i),
+			},
+		}
+		list.Step(int64(i)+2, []resource.Change[*machinev1.Revocation]{{Key: object.KeyOf(o), Object: o}})
+	}
+	servetest.Await(t, func() string {
+		if v.Check(user(burst-1)) == nil {
+			return "the last one in force"
+		}
+		return ""
+	})
+	servetest.Await(t, kept)
+	o := &machinev1.Revocation{Metadata: &metav1.ObjectMeta{Name: "last"}, Spec: &machinev1.RevocationSpec{
+		User: "user-300",
+	}}
+	list.Step(burst+2, []resource.Change[*machinev1.Revocation]{{Key: object.KeyOf(o), Object: o}})
+	servetest.Await(t, func() string {
+		if v.Check(user(burst)) == nil {
+			return "it in force"
+		}
+		return ""
+	})
+	cancel() // while its write may still wait
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if next, err := identity.OpenValidity(path); err != nil || next.Check(user(burst)) == nil {
+		t.Errorf("what was in force at the end is not on the disk: %v", err)
 	}
 }
 

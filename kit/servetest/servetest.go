@@ -26,7 +26,7 @@ import (
 const (
 	loopback = "127.0.0.1" // where everything runs
 	// waitLimit is for a machine that does much else; on a free one nothing takes longer than a few seconds.
-	waitLimit = 30 * time.Second
+	waitLimit = 2 * time.Minute
 	lookEvery = 5 * time.Millisecond
 	// A service that a test starts again is found at once; the default back-off would wait for seconds.
 	dialBackoffBase = 10 * time.Millisecond

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,16 +19,18 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 )
 
-// Copy is a member's data on a disk. Of several copies of one cluster, that with the highest Term and then the highest
-// LastIndex has everything that was ever acknowledged, if any has.
+// Copy is a member's data on a disk. Of several copies of one cluster, that with the highest LastTerm and then the
+// highest LastIndex has everything that was ever acknowledged, if any has.
 type Copy struct {
 	DataDir             string
 	MemberID, ClusterID uint64
-	Term                uint64 // newest that it has seen
+	Term                uint64 // newest that it has seen; a vote raises it, so it says nothing about the log
+	LastTerm            uint64 // in which the last entry of its log was written
 	LastIndex           uint64 // of its log
 	Commit              uint64 // index up to which it knows that a majority had the log
 	// Revision is the newest in its database, which may be a few entries behind Commit; 0 if another process has the
@@ -36,10 +39,11 @@ type Copy struct {
 	Written  time.Time // when its log was last written to
 }
 
-// After reports whether c has more of the log than o.
+// After reports whether c has more of the log than o, as a voter compares logs in an election. Source: the Raft paper,
+// 5.4.1.
 func (c Copy) After(o Copy) bool {
-	if c.Term != o.Term {
-		return c.Term > o.Term
+	if c.LastTerm != o.LastTerm {
+		return c.LastTerm > o.LastTerm
 	}
 	return c.LastIndex > o.LastIndex
 }
@@ -71,13 +75,9 @@ func Inspect(dataDir string) (Copy, error) {
 }
 
 func (c *Copy) readLog(walDir string) error {
-	snaps, err := wal.ValidSnapshotEntries(zap.NewNop(), walDir)
+	from, err := begin(walDir)
 	if err != nil {
 		return err
-	}
-	from := &walpb.Snapshot{}
-	if len(snaps) > 0 {
-		from = snaps[len(snaps)-1]
 	}
 	w, err := wal.OpenForRead(zap.NewNop(), walDir, from)
 	if err != nil {
@@ -93,11 +93,87 @@ func (c *Copy) readLog(walDir string) error {
 		return err
 	}
 	c.MemberID, c.ClusterID = m.GetNodeID(), m.GetClusterID()
-	c.Term, c.Commit, c.LastIndex = state.GetTerm(), state.GetCommit(), from.GetIndex()
+	c.Term, c.Commit = state.GetTerm(), state.GetCommit()
+	c.LastTerm, c.LastIndex = from.GetTerm(), from.GetIndex()
 	if n := len(entries); n > 0 {
-		c.LastIndex = entries[n-1].GetIndex()
+		c.LastTerm, c.LastIndex = entries[n-1].GetTerm(), entries[n-1].GetIndex()
 	}
 	return nil
+}
+
+// begin returns the newest snapshot of a log, after which its entries count.
+func begin(walDir string) (*walpb.Snapshot, error) {
+	snaps, err := wal.ValidSnapshotEntries(zap.NewNop(), walDir)
+	if err != nil {
+		return nil, err
+	}
+	if len(snaps) == 0 {
+		return &walpb.Snapshot{}, nil
+	}
+	return snaps[len(snaps)-1], nil
+}
+
+// agree marks all entries of a log as agreed on. A member learns that a majority has an entry only after that, so its
+// last entries may be acknowledged though it does not know it; etcd's force-new-cluster drops these. A leader that was
+// elected with this log would keep them too.
+func agree(walDir string) error {
+	from, err := begin(walDir)
+	if err != nil {
+		return err
+	}
+	w, metadata, state, entries, err := openLog(walDir, from)
+	if err != nil {
+		return err
+	}
+	var m etcdserverpb.Metadata
+	if err := proto.Unmarshal(metadata, &m); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	last := agreeable(entries, state.GetCommit(), m.GetNodeID())
+	if last > state.GetCommit() {
+		state.Commit = proto.Uint64(last)
+		err = w.Save(state, nil)
+	}
+	return errors.Join(err, w.Close())
+}
+
+// openLog opens a log for writing and reads it. An entry that was cut off while it was written is removed, as etcd
+// does.
+func openLog(walDir string, from *walpb.Snapshot) (w *wal.WAL, metadata []byte, state *raftpb.HardState,
+	entries []*raftpb.Entry, err error,
+) {
+	for repaired := false; ; repaired = true {
+		if w, err = wal.Open(zap.NewNop(), walDir, from); err != nil {
+			return nil, nil, nil, nil, err
+		}
+		if metadata, state, entries, err = w.ReadAll(); err == nil {
+			return w, metadata, state, entries, nil
+		}
+		err = errors.Join(err, w.Close())
+		if repaired || !errors.Is(err, io.ErrUnexpectedEOF) || !wal.Repair(zap.NewNop(), walDir) {
+			return nil, nil, nil, nil, err
+		}
+	}
+}
+
+// agreeable returns the index up to which entries can be agreed on: all of them, unless one that is not agreed on yet
+// removes the member itself, which would end it.
+func agreeable(entries []*raftpb.Entry, commit, self uint64) uint64 {
+	last := commit
+	for _, e := range entries {
+		if e.GetIndex() <= commit {
+			continue
+		}
+		if e.GetType() == raftpb.EntryConfChange {
+			var c raftpb.ConfChange
+			if err := proto.Unmarshal(e.GetData(), &c); err != nil ||
+				c.GetType() == raftpb.ConfChangeRemoveNode && c.GetNodeId() == self {
+				return last
+			}
+		}
+		last = e.GetIndex()
+	}
+	return last
 }
 
 // revision returns the newest revision in a database, 0 if it cannot be read now.
@@ -123,8 +199,8 @@ func revision(path string) int64 {
 	return newest
 }
 
-// Extract writes the database of a member that does not run to a file, with everything in its log that it knows to be
-// agreed on. It works on a copy below work, which it removes; dataDir is not changed.
+// Extract writes the database of a member that does not run to a file, with everything in its log. It works on a copy
+// below work, which it removes; dataDir is not changed.
 func Extract(ctx context.Context, dataDir, work, file string) error {
 	tmp := filepath.Join(work, "extract")
 	if err := os.RemoveAll(tmp); err != nil {
@@ -134,6 +210,9 @@ func Extract(ctx context.Context, dataDir, work, file string) error {
 		return err
 	}
 	err := os.CopyFS(filepath.Join(tmp, "member"), os.DirFS(filepath.Join(dataDir, "member")))
+	if err == nil {
+		err = agree(filepath.Join(tmp, "member", "wal"))
+	}
 	if err == nil {
 		err = lone(ctx, tmp, true, func(e *embed.Etcd) error { return writeDatabase(e.Server, file) })
 	}

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,17 +73,26 @@ func (s *S3) Location(name string) string {
 func (s *S3) key(file string) string { return path.Join(s.cfg.Prefix, file) }
 
 // Upload stores the checked snapshot in a file. It reads the object back and compares its hash before it writes the
-// description by which the snapshot counts as complete. After a failure nothing of it counts.
+// description by which the snapshot counts as complete. After a failure nothing of it counts. The error wraps
+// fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
 func (s *S3) Upload(ctx context.Context, file string, info Info) (Info, error) {
 	key := s.key(info.Name + fileSuffix)
+	if had, err := s.Info(ctx, info.Name); err == nil {
+		return Info{}, exists(had)
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBroken) {
+		return Info{}, err
+	}
+	if err := s.remove(ctx, info.Name, infoSuffix); err != nil { // one that cannot be read
+		return Info{}, err
+	}
 	_, err := s.client.FPutObject(ctx, s.cfg.Bucket, key, file, minio.PutObjectOptions{
 		ContentType: "application/octet-stream",
 	})
 	if err != nil {
-		return Info{}, errors.Join(s.explain("write "+info.Name, err), s.Remove(ctx, info.Name))
+		return Info{}, errors.Join(s.explain("write "+info.Name, err), s.discard(ctx, info.Name))
 	}
 	if err := s.compare(ctx, key, info); err != nil {
-		return Info{}, errors.Join(err, s.Remove(ctx, info.Name))
+		return Info{}, errors.Join(err, s.discard(ctx, info.Name))
 	}
 	info.VerifyTime = time.Now().UTC().Truncate(time.Second)
 	b, err := json.Marshal(info)
@@ -91,9 +102,17 @@ func (s *S3) Upload(ctx context.Context, file string, info Info) (Info, error) {
 	_, err = s.client.PutObject(ctx, s.cfg.Bucket, s.key(info.Name+infoSuffix), bytes.NewReader(b), int64(len(b)),
 		minio.PutObjectOptions{ContentType: "application/json"})
 	if err != nil {
-		return Info{}, errors.Join(s.explain("describe "+info.Name, err), s.Remove(ctx, info.Name))
+		return Info{}, errors.Join(s.explain("describe "+info.Name, err), s.discard(ctx, info.Name))
 	}
 	return info, nil
+}
+
+// discard removes what was stored of a snapshot, also after ctx has ended.
+func (s *S3) discard(ctx context.Context, name string) error {
+	const patience = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return s.Remove(ctx, name)
 }
 
 // compare reads an object and compares its length and its hash.
@@ -107,6 +126,11 @@ func (s *S3) compare(ctx context.Context, key string, info Info) error {
 	n, err := io.CopyN(h, o, info.SizeBytes-sha256.Size)
 	if err == nil {
 		_, err = io.ReadFull(o, tail)
+	}
+	if err == nil {
+		if more, _ := io.CopyN(io.Discard, o, 1); more > 0 {
+			return fmt.Errorf("%w: the store returned more than %d bytes for %s", ErrBroken, info.SizeBytes, info.Name)
+		}
 	}
 	if err != nil {
 		return s.explain(fmt.Sprintf("read back %s after %d bytes", info.Name, n), err)
@@ -141,6 +165,11 @@ func (s *S3) List(ctx context.Context) ([]Info, error) {
 	return out, nil
 }
 
+// Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none.
+func (s *S3) Info(ctx context.Context, name string) (Info, error) {
+	return s.info(ctx, s.key(name+infoSuffix))
+}
+
 func (s *S3) info(ctx context.Context, key string) (Info, error) {
 	const most = 64 << 10 // bytes of a description
 	o, err := s.client.GetObject(ctx, s.cfg.Bucket, key, minio.GetObjectOptions{})
@@ -149,12 +178,15 @@ func (s *S3) info(ctx context.Context, key string) (Info, error) {
 	}
 	defer o.Close()
 	b, err := io.ReadAll(io.LimitReader(o, most))
+	if minio.ToErrorResponse(err).StatusCode == http.StatusNotFound {
+		return Info{}, fmt.Errorf("%s: %w", key, fs.ErrNotExist)
+	}
 	if err != nil {
 		return Info{}, s.explain("read "+key, err)
 	}
 	var info Info
 	if err := json.Unmarshal(b, &info); err != nil {
-		return Info{}, fmt.Errorf("%s: %w", key, err)
+		return Info{}, fmt.Errorf("%w: %s: %w", ErrBroken, key, err)
 	}
 	return info, nil
 }
@@ -172,15 +204,43 @@ func (s *S3) Fetch(ctx context.Context, name string, w io.Writer) error {
 	return nil
 }
 
-// Remove deletes a snapshot, its description first; one that does not exist is no error.
+// Remove deletes a snapshot, its description first, and the parts of an upload of it that was cut off, which no list
+// shows and which the store keeps. One that does not exist is no error.
 func (s *S3) Remove(ctx context.Context, name string) error {
-	for _, suffix := range []string{infoSuffix, fileSuffix} {
-		err := s.client.RemoveObject(ctx, s.cfg.Bucket, s.key(name+suffix), minio.RemoveObjectOptions{})
-		if err != nil && minio.ToErrorResponse(err).StatusCode != http.StatusNotFound {
-			return s.explain("remove "+name, err)
-		}
+	if err := s.remove(ctx, name, infoSuffix); err != nil {
+		return err
 	}
-	return nil
+	return s.remove(ctx, name, fileSuffix)
+}
+
+// Discard removes what a process left that ended while it wrote a snapshot. A complete one stays.
+func (s *S3) Discard(ctx context.Context, name string) error {
+	_, err := s.Info(ctx, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.remove(ctx, name, fileSuffix)
+	}
+	return err
+}
+
+func (s *S3) remove(ctx context.Context, name, suffix string) error {
+	err := s.client.RemoveObject(ctx, s.cfg.Bucket, s.key(name+suffix), minio.RemoveObjectOptions{})
+	if err != nil && minio.ToErrorResponse(err).StatusCode != http.StatusNotFound {
+		return s.explain("remove "+name, err)
+	}
+	if suffix != fileSuffix {
+		return nil
+	}
+	err = s.client.RemoveIncompleteUpload(ctx, s.cfg.Bucket, s.key(name+suffix))
+	if code := minio.ToErrorResponse(err).Code; err == nil || slices.Contains(noParts, code) {
+		return nil
+	}
+	return s.explain("remove parts of "+name, err)
+}
+
+// noParts are the answers of a store that has no parts, or does not show them with these credentials.
+var noParts = []string{
+	"NoSuchUpload", "NoSuchKey", "NoSuchBucket", "AccessDenied", "NotImplemented",
+	"MethodNotAllowed",
 }
 
 // explain returns an error with what the store answered. Answers and addresses carry no secret key; a signed request,

@@ -146,17 +146,45 @@ func NewDirectory(path string) Directory { return Directory{path} }
 // File returns the path of a snapshot's database.
 func (d Directory) File(name string) string { return filepath.Join(d.path, name+fileSuffix) }
 
+// info returns the path of a snapshot's description.
+func (d Directory) info(name string) string { return filepath.Join(d.path, name+infoSuffix) }
+
+// Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none of that name,
+// and ErrBroken if the description cannot be read or is not that of the file.
+func (d Directory) Info(name string) (Info, error) {
+	info, err := readInfo(d.info(name))
+	if err != nil {
+		return Info{}, err
+	}
+	stat, err := os.Lstat(d.File(name))
+	if err == nil && !stat.Mode().IsRegular() {
+		return info, notRegular(d.File(name))
+	}
+	if err == nil && stat.Size() != info.SizeBytes {
+		err = fmt.Errorf("%w: %s has %d bytes, and had %d when it was checked", ErrBroken, d.File(name), stat.Size(),
+			info.SizeBytes)
+	}
+	return info, err
+}
+
 // Write stores what fetch writes as the snapshot that info names, and returns info with what was found in it. If fetch,
 // the disk or the check fails, nothing is left of it. Parts of earlier snapshots that were cut off are removed first.
+// The error wraps fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
 func (d Directory) Write(ctx context.Context, info Info, fetch func(context.Context, io.Writer) error) (Info, error) {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return Info{}, err
+	}
+	if had, err := d.Info(info.Name); err == nil {
+		return Info{}, exists(had)
 	}
 	if err := d.clean(); err != nil {
 		return Info{}, err
 	}
 	partial := d.File(info.Name) + partialSuffix
 	found, err := fill(ctx, partial, fetch)
+	if err == nil {
+		err = d.undescribe(info.Name) // that of an earlier file
+	}
 	if err == nil {
 		err = os.Rename(partial, d.File(info.Name))
 	}
@@ -170,9 +198,15 @@ func (d Directory) Write(ctx context.Context, info Info, fetch func(context.Cont
 	return found, nil
 }
 
+// exists is the error about a snapshot that is there already.
+func exists(had Info) error {
+	return fmt.Errorf("%w: snapshot %s of %s is complete; remove it or use another name", fs.ErrExist, had.Name,
+		had.Time.Format(time.RFC3339))
+}
+
 // fill writes a file, has it on disk, and checks it.
 func fill(ctx context.Context, path string, fetch func(context.Context, io.Writer) error) (Info, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return Info{}, err
 	}
@@ -192,7 +226,7 @@ func (d Directory) describe(info Info) error {
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(d.path, info.Name+infoSuffix), append(b, '\n'), 0o600)
+	return durable.WriteFile(d.info(info.Name), append(b, '\n'), 0o600)
 }
 
 // clean removes what was left by a process that ended while it wrote.
@@ -207,39 +241,52 @@ func (d Directory) clean() error {
 	return err
 }
 
-// List returns the complete snapshots, oldest first. A directory that does not exist has none.
+// List returns the complete snapshots, oldest first. A directory that does not exist has none. The error says which
+// descriptions cannot be read or are not those of their files; the list is that of the others.
 func (d Directory) List() ([]Info, error) {
 	paths, err := filepath.Glob(filepath.Join(d.path, "*"+infoSuffix))
 	if err != nil {
 		return nil, err
 	}
 	var out []Info
+	var failed []error
 	for _, path := range paths {
-		info, err := readInfo(path)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := os.Stat(d.File(info.Name)); err == nil {
+		info, err := d.Info(strings.TrimSuffix(filepath.Base(path), infoSuffix))
+		switch {
+		case err == nil:
 			out = append(out, info)
+		case !errors.Is(err, fs.ErrNotExist): // one whose file was removed is none
+			failed = append(failed, err)
 		}
 	}
 	sortInfos(out)
-	return out, nil
+	return out, errors.Join(failed...)
 }
 
 func readInfo(path string) (Info, error) {
+	stat, err := os.Lstat(path)
+	if err != nil {
+		return Info{}, err
+	}
+	if !stat.Mode().IsRegular() {
+		return Info{}, notRegular(path) // reading a device or a pipe may never end
+	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return Info{}, err
 	}
 	var info Info
 	if err := json.Unmarshal(b, &info); err != nil {
-		return Info{}, fmt.Errorf("%s: %w", path, err)
+		return Info{}, fmt.Errorf("%w: %s: %w", ErrBroken, path, err)
 	}
 	if info.Name != strings.TrimSuffix(filepath.Base(path), infoSuffix) {
-		return Info{}, fmt.Errorf("%s: describes snapshot %q", path, info.Name)
+		return Info{}, fmt.Errorf("%w: %s describes snapshot %q", ErrBroken, path, info.Name)
 	}
 	return info, nil
+}
+
+func notRegular(path string) error {
+	return fmt.Errorf("%w: %s is not a regular file", ErrBroken, path)
 }
 
 func sortInfos(list []Info) {
@@ -253,10 +300,29 @@ func sortInfos(list []Info) {
 
 // Remove deletes a snapshot, its description first; one that does not exist is no error.
 func (d Directory) Remove(name string) error {
-	if err := durable.Remove(filepath.Join(d.path, name+infoSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.undescribe(name); err != nil {
 		return err
 	}
 	return removeFile(d.File(name))
+}
+
+// Discard removes what a process left that ended while it wrote a snapshot. A complete one stays.
+func (d Directory) Discard(name string) error {
+	err := removeFile(d.File(name) + partialSuffix)
+	switch _, failed := os.Stat(d.info(name)); {
+	case errors.Is(failed, fs.ErrNotExist):
+		err = errors.Join(err, removeFile(d.File(name)))
+	case failed != nil:
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+func (d Directory) undescribe(name string) error {
+	if err := durable.Remove(d.info(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func removeFile(path string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -139,6 +142,142 @@ func TestAPartOfAKilledProcessIsNoSnapshot(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(dir, "*.partial"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+	for _, name := range []string{"s.db.partial", "s.db", "t.db.partial"} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(d.Discard("s"), d.Discard("t")); err != nil {
+		t.Error(err)
+	}
+	if left, err = filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 2 {
+		t.Errorf("left: %v, %v; want the complete snapshot alone", left, err)
+	}
+	if _, err := d.Info("t"); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Info("s"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Info of what was discarded: %v", err)
+	}
+}
+
+// A complete snapshot is not lost to a later one of its name.
+func TestACompleteSnapshotIsNotOverwritten(t *testing.T) {
+	data, _ := taken(t)
+	d := snapshot.NewDirectory(t.TempDir())
+	s, err := snapshot.NewS3(bucket(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Upload(t.Context(), d.File("s"), info); err != nil {
+		t.Fatal(err)
+	}
+	later := info
+	later.Time = when.Add(time.Hour)
+	if _, err := d.Write(t.Context(), later, writing(data)); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("Write = %v, want %v", err, fs.ErrExist)
+	}
+	if _, err := s.Upload(t.Context(), d.File("s"), later); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("Upload = %v, want %v", err, fs.ErrExist)
+	}
+	if got, err := d.Info("s"); err != nil || !got.Time.Equal(when) {
+		t.Errorf("the directory has %+v, %v", got, err)
+	}
+	if got, err := s.Info(t.Context(), "s"); err != nil || !got.Time.Equal(when) {
+		t.Errorf("the bucket has %+v, %v", got, err)
+	}
+}
+
+// A user who may write to the directory cannot have the reader follow a link or read a device or a pipe, which would
+// never end.
+func TestOnlyRegularFilesAreSnapshots(t *testing.T) {
+	data, _ := taken(t)
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	for _, name := range []string{"good", "linked"} {
+		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, writing(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := errors.Join(os.Rename(d.File("linked"), victim), os.Symlink(victim, d.File("linked")),
+		os.Symlink("/dev/zero", filepath.Join(dir, "endless.json")), unix.Mkfifo(filepath.Join(dir, "pipe.json"), 0o600),
+		os.Symlink(victim, filepath.Join(dir, "new.db.partial"))); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.List()
+	if len(list) != 1 || list[0].Name != "good" || !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("List = %+v, %v; want the good one, and what is wrong with the others", list, err)
+	}
+	for _, name := range []string{"linked", "endless", "pipe"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("List does not name %s: %v", name, err)
+		}
+	}
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "new", Time: when}, writing(data)); err != nil {
+		t.Error(err)
+	}
+	if after, err := os.Stat(victim); err != nil || after.ModTime() != before.ModTime() || after.Size() != before.Size() {
+		t.Errorf("what a link led to was written: %v, %v", after, err)
+	}
+}
+
+func TestOneBrokenDescriptionHidesNoOtherSnapshot(t *testing.T) {
+	data, _ := taken(t)
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	for _, name := range []string{"good", "short", "garbled"} {
+		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, writing(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(d.File("short"), 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "garbled.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.List()
+	if len(list) != 1 || list[0].Name != "good" || !errors.Is(err, snapshot.ErrBroken) ||
+		!strings.Contains(err.Error(), "short") || !strings.Contains(err.Error(), "garbled") {
+		t.Errorf("List = %+v, %v; want the good one, and the names of the others", list, err)
+	}
+}
+
+// A guardian that is killed during an upload leaves parts that the store keeps, and that no list of objects shows.
+func TestPartsOfAnUploadAreRemoved(t *testing.T) {
+	cfg := bucket(t, nil)
+	s, err := snapshot.NewS3(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := minio.NewCore(strings.TrimPrefix(cfg.Endpoint, "http://"), &minio.Options{
+		Creds: credentials.NewFileAWSCredentials(cfg.CredentialsFile, "default"), Region: cfg.Region,
+		BucketLookup: minio.BucketLookupPath,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "etcd/prod/s.db"
+	id, err := client.NewMultipartUpload(t.Context(), cfg.Bucket, key, minio.PutObjectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.PutObjectPart(t.Context(), cfg.Bucket, key, id, 1, strings.NewReader("x"), 1,
+		minio.PutObjectPartOptions{}); err == nil {
+		t.Error("the upload goes on after the snapshot was removed")
 	}
 }
 

@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/windlass-dev/windlass/kit/etcdtest"
@@ -33,5 +35,26 @@ func BenchmarkWatch(b *testing.B) {
 	for b.Loop() {
 		commit(b, s, store.Put("a", value, store.Whatever))
 		nextChange(b, w)
+	}
+}
+
+// BenchmarkCreateConcurrently measures single creations of 64 callers at once: such as share transactions, and such as
+// do not, since they also depend on another record.
+func BenchmarkCreateConcurrently(b *testing.B) {
+	for name, more := range map[string][]store.Op{"shared": nil, "alone": {store.Check("none", 0)}} {
+		b.Run(name, func(b *testing.B) {
+			s := etcdtest.Store(b)
+			value := make([]byte, 1024)
+			var n atomic.Int64
+			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					ops := append([]store.Op{store.Put(fmt.Sprint(n.Add(1)), value, 0)}, more...)
+					if _, err := s.Commit(b.Context(), ops...); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
 	}
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // Commit carries out all operations in one transaction, or none. It returns the revision that all records written now
-// have; after a Commit of nothing but deletions whose first answer was lost, a revision at or after theirs.
+// have; after a Commit of nothing but deletions whose first answer was lost, a revision at or after theirs. Concurrent
+// calls with one Put each, at a revision or of a new record, may share a transaction and so a revision; each has its
+// own result.
 //
 // An attempt without an answer is repeated until ctx ends, once it is known that it did nothing and never will: it is
 // recognised by its write id if it came through after all, even when others have changed or deleted the records since.
@@ -33,6 +35,19 @@ func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("commit: %w", err)
 	}
+	var revision int64
+	if sharable(ops) {
+		revision, err = s.commitShared(ctx, ops[0])
+	} else {
+		revision, err = s.commitAlone(ctx, ops)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("commit: %w", err)
+	}
+	return revision, nil
+}
+
+func (s *Store) commitAlone(ctx context.Context, ops []Op) (int64, error) {
 	id, err := newWriteID()
 	if err != nil {
 		return 0, err
@@ -43,10 +58,7 @@ func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 	if c.doubtAt > 0 {
 		s.writer.abandon(c.doubtAt)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("commit: %w", err)
-	}
-	return revision, nil
+	return revision, err
 }
 
 // seal returns the operations with the values that are stored.
@@ -76,14 +88,17 @@ func newWriteID() (id [writeIDSize]byte, err error) {
 
 const noPin = -1
 
-// commit is one call of Commit. At most one of its attempts can be carried out at any time: while one has no answer,
-// only looks are sent, which fence it and find out what it did.
+// commit is one call of Commit, or those of a group. At most one of its attempts can be carried out at any time: while
+// one has no answer, only looks are sent, which fence it and find out what it did.
 type commit struct {
 	store  *Store
 	ops    []Op
 	id     [writeIDSize]byte
 	fence  Fence
 	fenced bool
+	group  *group // whose operations it has, one of each member; nil for a call by itself
+
+	refusals map[int]*OpError // of a group: the operations that did not hold, once it was refused
 
 	base    int64 // a revision before any attempt
 	number  int   // of the last attempt
@@ -233,6 +248,9 @@ func (c *commit) attempt(ctx context.Context) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
+	if err := c.sending(at); err != nil {
+		return request{}, err
+	}
 	c.number++
 	c.writer = writer
 	r := request{store: c.store, number: c.number, at: at, move: move, otherwise: c.gets()}
@@ -344,8 +362,10 @@ func (c *commit) settle(ctx context.Context, a answered) (int64, error) {
 		}
 		if refused == nil {
 			refused = &OpError{Index: i, Key: op.key, Current: record, Err: violation}
+			c.refusals = map[int]*OpError{}
 		}
 		refused.Refused = append(refused.Refused, i)
+		c.refusals[i] = &OpError{Refused: []int{0}, Key: op.key, Current: record, Err: violation}
 	}
 	if refused != nil {
 		return 0, refused

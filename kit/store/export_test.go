@@ -35,3 +35,16 @@ func (s *Store) SpendBudget() {
 	for s.patience.budget.spend() {
 	}
 }
+
+// ShareWait sets how long a commit waits for a transaction that it shares.
+func (s *Store) ShareWait(d time.Duration) { s.shares.wait = d }
+
+// Waiting returns how many commits wait for a transaction that they share.
+func (s *Store) Waiting() int {
+	s.shares.mu.Lock()
+	defer s.shares.mu.Unlock()
+	return len(s.shares.waiting)
+}
+
+// SharedAtOnce is how many shared transactions are under way before further commits wait.
+const SharedAtOnce = sharedAtOnce

@@ -37,6 +37,7 @@ type Store struct {
 
 	patience *patience
 	writer   *writer
+	shares   shares
 	log      *slog.Logger
 	sealer   Sealer // nil: none
 
@@ -54,7 +55,7 @@ func WithLog(log *slog.Logger) Option { return func(s *Store) { s.log = log } }
 // process needs one for a prefix; each that writes keeps a small key there.
 func New(c *clientv3.Client, prefix string, options ...Option) *Store {
 	s := &Store{
-		client: c, prefix: prefix, patience: newPatience(), writer: newWriter(),
+		client: c, prefix: prefix, patience: newPatience(), writer: newWriter(), shares: shares{wait: sharedWait},
 		log: slog.New(slog.DiscardHandler),
 	}
 	for _, set := range options {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +33,8 @@ var errWatchClosed = errors.New("watch ended")
 type Event struct {
 	Deleted bool
 	Record  Record // for a deletion: the key and the deletion's revision only
-	// the value before; nil if the record was created, if it could not be opened, or if etcd has already forgotten it
+	// the value before; nil if the watch does not ask for it, if the record was created, if it could not be opened, or if
+	// etcd has already forgotten it
 	Previous []byte
 }
 
@@ -51,22 +53,31 @@ type Watcher struct {
 	last    int64 // revision up to which all was delivered
 	ask     chan struct{}
 	most    int // bytes that may wait for the reader
+	options []clientv3.OpOption
 
 	mu  sync.Mutex
 	err error
 }
 
 // Watch delivers every change after the revision after, of the records whose keys begin with keyPrefix, until ctx ends
-// or the history asked for is gone. The loss of members shows as a delay only.
+// or the history asked for is gone. The loss of members shows as a delay only. No event has Previous: its reader has
+// the state before, and etcd need not read it.
 func (s *Store) Watch(ctx context.Context, keyPrefix string, after int64) *Watcher {
-	return s.WatchWithin(ctx, keyPrefix, after, watchBuffer)
+	return s.watch(ctx, keyPrefix, after, watchBuffer)
 }
 
-// WatchWithin is Watch with a bound on the bytes that wait for the reader: beyond it the watch ends with ErrBehind.
+// WatchWithin is Watch with Previous, and with a bound on the bytes that wait for the reader: beyond it the watch ends
+// with ErrBehind.
 func (s *Store) WatchWithin(ctx context.Context, keyPrefix string, after int64, most int) *Watcher {
+	return s.watch(ctx, keyPrefix, after, most, clientv3.WithPrevKV())
+}
+
+func (s *Store) watch(ctx context.Context, keyPrefix string, after int64, most int,
+	options ...clientv3.OpOption,
+) *Watcher {
 	w := &Watcher{
 		store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most,
-		ask: make(chan struct{}, 1),
+		ask: make(chan struct{}, 1), options: options,
 	}
 	go w.run(ctx)
 	return w
@@ -141,10 +152,10 @@ func (w *Watcher) stream(ctx context.Context) error {
 		watcher.Close()
 	}()
 	opened := make(chan clientv3.WatchChan, 1)
-	from := clientv3.WithRev(w.last + 1)
+	options := append(slices.Clone(w.options), clientv3.WithRev(w.last+1), clientv3.WithPrefix(),
+		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
 	go func() { // Watch returns only when a member has answered, so it is supervised too; it ends with ctx
-		opened <- watcher.Watch(ctx, w.prefix, clientv3.WithPrefix(), from,
-			clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
+		opened <- watcher.Watch(ctx, w.prefix, options...)
 	}()
 	var answers clientv3.WatchChan
 	var waiting queue

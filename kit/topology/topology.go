@@ -111,8 +111,9 @@ func Services() []Service {
 		{
 			// Roles are deleted with their namespaces, so the owner of namespaces has them. A release may not contain any: the
 			// right to sign a release does not include the right to grant rights.
-			Name: Scheduler, Port: 7107, Packages: packages("scheduling", "rbac"), Released: packages("scheduling"),
-			Needs: []string{EvictionController}, Etcd: OwnKeys,
+			Name: Scheduler, Port: 7107, Packages: packages("scheduling", "rbac", "admissionregistration"),
+			Released: packages("scheduling"),
+			Needs:    []string{EvictionController}, Etcd: OwnKeys,
 		},
 		{
 			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: packages("config"),
