@@ -205,7 +205,9 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 	case plan.Disarm:
 		return c.Members.Disarm(ctx, leaderURL(o.View))
 	case plan.RetireBootstrap:
-		return c.Bootstrap.Retire(ctx)
+		err := c.Bootstrap.Retire()
+		c.clean.Add(all)
+		return err
 	}
 	return fmt.Errorf("unknown action %q", a.Kind)
 }
@@ -377,23 +379,27 @@ func memberOf(v plan.View, o agents.Offer) (plan.Member, bool) {
 }
 
 func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv1.AttendMemberResponse {
+	return &etcdv1.AttendMemberResponse{
+		Command: command, Name: o.Node, InitialCluster: initialCluster(v.Members, o), InitialClusterToken: ClusterToken,
+		QuotaBackendBytes: c.Quota,
+	}
+}
+
+// initialCluster returns the members as the member of an agent is started with. The other members have their ids as
+// names: two members of one name would be taken for one with two addresses, and the member would not start. etcd
+// compares the addresses only.
+func initialCluster(list []plan.Member, o agents.Offer) string {
 	var cluster []string
-	for _, m := range v.Members {
-		name := m.Name
-		if name == "" {
-			name = fmt.Sprintf("%x", m.ID)
+	for _, m := range list {
+		name := fmt.Sprintf("%x", m.ID)
+		if slices.Contains(m.PeerURLs, o.PeerURL) {
+			name = o.Node
 		}
 		for _, u := range m.PeerURLs {
-			if u == o.PeerURL {
-				name = o.Node
-			}
 			cluster = append(cluster, name+"="+u)
 		}
 	}
-	return &etcdv1.AttendMemberResponse{
-		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken,
-		QuotaBackendBytes: c.Quota,
-	}
+	return strings.Join(cluster, ",")
 }
 
 // hooks adds and removes our hook, and reports whether it changed any machine.

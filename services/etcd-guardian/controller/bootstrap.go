@@ -88,12 +88,9 @@ func (b *Bootstrap) Stop(ctx context.Context) {
 	}()
 }
 
-// Retire writes down that the member has left for good, and only then ends it and removes its data.
-func (b *Bootstrap) Retire(ctx context.Context) error {
-	if err := b.note.Change(func(n *store.Note) { n.BootstrapRetired = true }); err != nil {
-		return err
-	}
-	return b.Clean(ctx)
+// Retire writes down that the member has left for good. Clean ends it and removes its data.
+func (b *Bootstrap) Retire() error {
+	return b.note.Change(func(n *store.Note) { n.BootstrapRetired = true })
 }
 
 // Clean ends what may be left of a member that has left, and removes its data. It does nothing unless it is on disk

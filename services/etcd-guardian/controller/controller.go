@@ -82,6 +82,7 @@ type Controller struct {
 	Agents *agents.Registry
 
 	loop    *controller.Loop // of the one key all
+	clean   *controller.Loop // the same: removes what is left of the bootstrap member until that succeeds
 	leading atomic.Pointer[leadership]
 	memory  memory         // only the loop touches it
 	beside  sync.WaitGroup // defragmentations under way
@@ -104,6 +105,8 @@ func New(cfg Config) *Controller {
 	c.loop = controller.NewLoop("quorum", 1, c.look, cfg.Log)
 	c.loop.Gather(gather)
 	c.loop.Begin(func() []string { return []string{all} })
+	c.clean = controller.NewLoop("bootstrap", 1, c.cleanBootstrap, cfg.Log)
+	c.clean.Begin(func() []string { return []string{all} })
 	c.memory = newMemory(cfg.Note.Get())
 	c.Agents = agents.New(c.Wake)
 	view := plan.View{Trouble: "no member was queried yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
@@ -136,22 +139,16 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.beside.Wait()
 	c.Machines.Subscribe(func(resource.Change[*machinev1.Machine]) { c.Wake() })
 	c.Sets.Subscribe(func(resource.Change[*machinev1.ControlPlaneMachineSet]) { c.Wake() })
-	c.memory.bootstrap = c.startBootstrap(ctx)
+	c.memory.bootstrap = c.Bootstrap.Start()
 	c.say(ctx, "bootstrap", c.memory.bootstrap)
+	c.beside.Go(func() { _ = c.clean.Run(ctx) }) // fails only if it runs already
 	return c.loop.Run(ctx)
 }
 
-// startBootstrap starts the bootstrap member, or sees to the end of one that has left.
-func (c *Controller) startBootstrap(ctx context.Context) error {
-	if !c.Note.Get().BootstrapRetired {
-		return c.Bootstrap.Start()
-	}
-	clean := controller.NewLoop("bootstrap", 1, func(ctx context.Context, _ string) (time.Time, error) {
-		return time.Time{}, c.Bootstrap.Clean(ctx) // is repeated: the supervisor may not run yet
-	}, c.Log)
-	clean.Begin(func() []string { return []string{all} })
-	c.beside.Go(func() { _ = clean.Run(ctx) }) // fails only if it runs already
-	return nil
+// cleanBootstrap ends a bootstrap member that has left and removes its data. It is repeated until that succeeds: the
+// supervisor may not run yet, and what is left would let an empty member start if all records were lost.
+func (c *Controller) cleanBootstrap(ctx context.Context, _ string) (time.Time, error) {
+	return time.Time{}, c.Bootstrap.Clean(ctx)
 }
 
 // look observes, decides and acts once, and returns when to do so again.

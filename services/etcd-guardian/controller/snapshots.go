@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +32,16 @@ import (
 // snapshotLimit is the time for one snapshot: 8 GiB through a slow line to an object store, and back for the check.
 const snapshotLimit = time.Hour
 
+const (
+	removalLimit = 10 * time.Second // for the files of one snapshot: a store that does not answer holds up the others
+	removalAgain = 30 * time.Second // until files that could not be removed are tried again
+)
+
+// descriptionLimit is the time for reading one description from an object store.
+const descriptionLimit = 5 * time.Second
+
+var errNoBucket = errors.New("the guardian is not set up with the bucket that it is in")
+
 // SnapshotsConfig is what Snapshots are made of. All fields but Bucket must be set.
 type SnapshotsConfig struct {
 	Tables    *kinds.Tables
@@ -47,27 +59,39 @@ type SnapshotsConfig struct {
 type Snapshots struct {
 	SnapshotsConfig
 	loops  *controller.Loops
+	loop   *controller.Loop
+	beside sync.WaitGroup         // the snapshot that is taken while others are decided on
 	taking atomic.Pointer[string] // name of the snapshot under way; nil: none
+	failed atomic.Pointer[writeError]
+	// removals is when files are removed again, by the storage that failed. Only reconcile uses it.
+	removals map[string]time.Time
 }
+
+// writeError is why the last snapshot failed that this process could not write. It is kept, since it may not be stored
+// at once.
+type writeError struct{ name, why string }
 
 // NewSnapshots returns Snapshots that have done nothing yet.
 func NewSnapshots(cfg SnapshotsConfig) *Snapshots {
-	s := &Snapshots{SnapshotsConfig: cfg, loops: controller.New(cfg.Log)}
-	loop := s.loops.Loop("snapshots", 1, s.reconcile)
-	controller.Watches(loop, cfg.Tables.Snapshots, func(resource.Change[*etcdv1.Snapshot]) []string {
+	s := &Snapshots{SnapshotsConfig: cfg, loops: controller.New(cfg.Log), removals: map[string]time.Time{}}
+	s.loop = s.loops.Loop("snapshots", 1, s.reconcile)
+	controller.Watches(s.loop, cfg.Tables.Snapshots, func(resource.Change[*etcdv1.Snapshot]) []string {
 		return []string{all}
 	})
-	controller.Watches(loop, cfg.Tables.Schedules, func(resource.Change[*etcdv1.SnapshotSchedule]) []string {
+	controller.Watches(s.loop, cfg.Tables.Schedules, func(resource.Change[*etcdv1.SnapshotSchedule]) []string {
 		return []string{all}
 	})
 	return s
 }
 
 // Lead carries plans out until ctx ends.
-func (s *Snapshots) Lead(ctx context.Context) error { return s.loops.Lead(ctx) }
+func (s *Snapshots) Lead(ctx context.Context) error {
+	defer s.beside.Wait()
+	return s.loops.Lead(ctx)
+}
 
 // View returns what a decision about snapshots depends on now.
-func (s *Snapshots) View() plan.SnapshotView {
+func (s *Snapshots) View(ctx context.Context) plan.SnapshotView {
 	o, _ := s.Quorum.Last()
 	v := plan.SnapshotView{
 		Now: s.Now().UTC(), Quorum: o.View, Membership: o.Plan, Storages: []string{plan.Directory},
@@ -79,21 +103,80 @@ func (s *Snapshots) View() plan.SnapshotView {
 	if name := s.taking.Load(); name != nil {
 		v.Taking = *name
 	}
+	v.Stored = map[string]plan.Stored{}
+	for _, o := range v.Snapshots {
+		if name := o.GetMetadata().GetName(); o.GetStatus().GetPhase() == plan.Running && name != v.Taking {
+			v.Stored[name] = s.stored(ctx, o)
+		}
+	}
 	return v
 }
 
-// reconcile does what is planned, in order. A snapshot is taken within it, so that there is one at a time.
+// stored returns what the storage of a snapshot has of it.
+func (s *Snapshots) stored(ctx context.Context, o *etcdv1.Snapshot) plan.Stored {
+	if f := s.failed.Load(); f != nil && f.name == o.GetMetadata().GetName() {
+		return plan.Stored{Failure: f.why}
+	}
+	_, err := s.description(ctx, o)
+	if errors.Is(err, snapshot.ErrBroken) {
+		return plan.Stored{Failure: err.Error()}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return plan.Stored{Unknown: err.Error()}
+	}
+	return plan.Stored{Complete: err == nil}
+}
+
+// description returns what was found in the file of a snapshot that was begun. An error that wraps fs.ErrNotExist means
+// that it has no complete one; one of the same name that was taken at another time is not its own.
+func (s *Snapshots) description(ctx context.Context, o *etcdv1.Snapshot) (snapshot.Info, error) {
+	info, err := s.named(ctx, o)
+	if err == nil && !isOf(info, o) {
+		err = fmt.Errorf("snapshot %s, begun %v: %w", info.Name, o.GetStatus().GetStartTime().AsTime(), fs.ErrNotExist)
+	}
+	return info, err
+}
+
+// named returns the description of the complete snapshot that has the name of another one in its storage.
+func (s *Snapshots) named(ctx context.Context, o *etcdv1.Snapshot) (snapshot.Info, error) {
+	limited, cancel := context.WithTimeout(ctx, descriptionLimit)
+	defer cancel()
+	switch name := o.GetMetadata().GetName(); {
+	case storageOf(o) == plan.Directory:
+		return s.Directory.Info(name)
+	case s.Bucket == nil:
+		return snapshot.Info{}, errNoBucket
+	default:
+		return s.Bucket.Info(limited, name)
+	}
+}
+
+// isOf reports whether a complete snapshot is that of an object, and not of an earlier one of the same name.
+func isOf(info snapshot.Info, o *etcdv1.Snapshot) bool {
+	return info.Member == o.GetStatus().GetMember() && info.Time.Equal(timeOf(o.GetStatus().GetStartTime().AsTime()))
+}
+
+// timeOf is a time as the description of a snapshot has it.
+func timeOf(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
+
+func storageOf(o *etcdv1.Snapshot) string { return cmp.Or(o.GetSpec().GetStorage(), plan.Directory) }
+
+// reconcile does what is planned, in order. A snapshot is taken beside it, one at a time. What fails holds up nothing
+// else.
 func (s *Snapshots) reconcile(ctx context.Context, _ string) (time.Time, error) {
-	p := plan.Snapshots(s.View())
+	p := plan.Snapshots(s.View(ctx))
+	var failed error
 	for _, a := range p.Do {
 		if err := rpcerr.IgnoreChanged(s.act(ctx, a)); err != nil {
-			return p.Wake, fmt.Errorf("%s %s: %w", a.Kind, a.Message().GetObject().GetName(), err)
-		}
-		if a.Kind == plan.TakeSnapshot {
-			return s.Now(), nil // that took long: decide again
+			failed = errors.Join(failed, fmt.Errorf("%s %s: %w", a.Kind, a.Message().GetObject().GetName(), err))
 		}
 	}
-	return p.Wake, nil
+	for _, at := range s.removals {
+		if p.Wake.IsZero() || at.Before(p.Wake) {
+			p.Wake = at
+		}
+	}
+	return p.Wake, failed
 }
 
 func (s *Snapshots) act(ctx context.Context, a plan.SnapshotAction) error {
@@ -104,6 +187,12 @@ func (s *Snapshots) act(ctx context.Context, a plan.SnapshotAction) error {
 		return s.take(ctx, a)
 	case plan.FailSnapshot:
 		return s.fail(ctx, a.Snapshot, errors.New(a.Reason))
+	case plan.CompleteSnapshot:
+		info, err := s.description(ctx, a.Snapshot)
+		if err != nil {
+			return err
+		}
+		return s.complete(ctx, a.Snapshot, info)
 	case plan.HoldSnapshot:
 		return s.note(ctx, a.Snapshot, func(st *etcdv1.SnapshotStatus) {
 			st.Phase, st.Message = proto.String(plan.Pending), proto.String(a.Reason)
@@ -114,6 +203,10 @@ func (s *Snapshots) act(ctx context.Context, a plan.SnapshotAction) error {
 		return err
 	case plan.RemoveSnapshot:
 		return s.remove(ctx, a.Snapshot)
+	case plan.CorrectSchedule:
+		return s.noteSchedule(ctx, a.Schedule, func(st *etcdv1.SnapshotScheduleStatus) {
+			st.LastScheduleTime = timestamppb.New(a.Time)
+		})
 	case plan.NoteSchedule:
 		return s.noteSchedule(ctx, a.Schedule, func(st *etcdv1.SnapshotScheduleStatus) {
 			st.LastSuccessfulTime = timestamppb.New(a.Time)
@@ -159,7 +252,13 @@ func (s *Snapshots) note(ctx context.Context, o *etcdv1.Snapshot, change func(*e
 	return err
 }
 
+// fail notes that a snapshot failed, and removes what a process that ended left of it.
 func (s *Snapshots) fail(ctx context.Context, o *etcdv1.Snapshot, why error) error {
+	if o.GetStatus().GetPhase() == plan.Running {
+		if err := s.discard(ctx, o); err != nil {
+			why = fmt.Errorf("%w; what is left of it could not be removed: %w", why, err)
+		}
+	}
 	s.Events.Event(o, "Warning", "SnapshotFailed", why.Error())
 	s.Log.WarnContext(ctx, "snapshot failed", "snapshot", o.GetMetadata().GetName(), "error", why)
 	return s.note(ctx, o, func(st *etcdv1.SnapshotStatus) {
@@ -168,7 +267,7 @@ func (s *Snapshots) fail(ctx context.Context, o *etcdv1.Snapshot, why error) err
 	})
 }
 
-// take writes down that a snapshot is begun, takes it, and writes down what came of it.
+// take writes down that a snapshot is begun, and begins it.
 func (s *Snapshots) take(ctx context.Context, a plan.SnapshotAction) error {
 	name := a.Snapshot.GetMetadata().GetName()
 	begin := s.Now()
@@ -179,37 +278,81 @@ func (s *Snapshots) take(ctx context.Context, a plan.SnapshotAction) error {
 	if err != nil {
 		return err
 	}
+	s.failed.Store(nil)
 	s.taking.Store(&name)
-	defer s.taking.Store(nil)
+	s.beside.Go(func() {
+		if err := s.finish(ctx, a, begin); err != nil && ctx.Err() == nil {
+			s.Log.WarnContext(ctx, "end of the snapshot is not stored yet", "snapshot", name, "error", err)
+		}
+		s.taking.Store(nil)
+		s.loop.Add(all)
+	})
+	return nil
+}
+
+// finish takes a snapshot that was begun, and writes down what came of it. If it cannot, the next decision does.
+func (s *Snapshots) finish(ctx context.Context, a plan.SnapshotAction, begin time.Time) error {
 	limited, cancel := context.WithTimeout(ctx, snapshotLimit)
 	defer cancel()
-	info, location, err := s.write(limited, a, begin)
+	info, err := s.write(limited, a, begin)
 	if ctx.Err() != nil {
-		return nil // another guardian leads, or this one ends: the snapshot is failed by the next decision
+		return nil // another guardian leads, or this one ends: the next decision completes the snapshot or fails it
 	}
 	if err != nil {
+		s.failed.Store(&writeError{a.Snapshot.GetMetadata().GetName(), err.Error()})
 		return s.fail(ctx, a.Snapshot, err)
 	}
-	err = s.note(ctx, a.Snapshot, func(st *etcdv1.SnapshotStatus) {
+	return s.complete(ctx, a.Snapshot, info)
+}
+
+// complete notes that a snapshot is complete. If that fails, the next decision notes it.
+func (s *Snapshots) complete(ctx context.Context, o *etcdv1.Snapshot, info snapshot.Info) error {
+	location := s.Directory.File(info.Name)
+	if storageOf(o) == plan.S3 {
+		location = s.Bucket.Location(info.Name)
+	}
+	now := s.Now()
+	var begin time.Time
+	var known bool
+	err := s.note(ctx, o, func(st *etcdv1.SnapshotStatus) {
+		if known = st.GetPhase() == plan.Completed; known {
+			return
+		}
+		begin = st.GetStartTime().AsTime()
 		st.Phase, st.SizeBytes = proto.String(plan.Completed), proto.String(strconv.FormatInt(info.SizeBytes, 10))
 		st.Revision, st.Keys = proto.String(strconv.FormatInt(info.Revision, 10)), proto.Int32(int32(info.Keys))
 		st.Hash, st.Sha256 = proto.String(info.Hash), proto.String(info.SHA256)
 		st.Location, st.EtcdVersion = proto.String(location), proto.String(info.EtcdVersion)
-		st.CompletionTime, st.VerifyTime = timestamppb.New(s.Now()), timestamppb.New(info.VerifyTime)
+		st.CompletionTime, st.VerifyTime = timestamppb.New(now), timestamppb.New(info.VerifyTime)
 	})
-	if err != nil {
-		return err // it is not complete: the next decision fails it
+	if err != nil || known {
+		return err
 	}
-	s.Log.InfoContext(ctx, "snapshot completed", "snapshot", name, "member", a.Member.Name, "revision", info.Revision,
-		"elapsed_ms", s.Now().Sub(begin).Milliseconds())
-	s.Events.Event(a.Snapshot, "Normal", "SnapshotCompleted", "written and checked: "+location)
+	s.Log.InfoContext(ctx, "snapshot completed", "snapshot", info.Name, "member", info.Member, "revision", info.Revision,
+		"elapsed_ms", now.Sub(begin).Milliseconds())
+	s.Events.Event(o, "Normal", "SnapshotCompleted", "written and checked: "+location)
 	return nil
 }
 
+// discard removes what is left of a snapshot that was begun and is not complete.
+func (s *Snapshots) discard(ctx context.Context, o *etcdv1.Snapshot) error {
+	name := o.GetMetadata().GetName()
+	if storageOf(o) == plan.Directory {
+		return s.Directory.Discard(name)
+	}
+	limited, cancel := context.WithTimeout(ctx, removalLimit)
+	defer cancel()
+	err := s.Work.Remove(name)
+	if s.Bucket != nil {
+		err = errors.Join(err, s.Bucket.Discard(limited, name))
+	}
+	return err
+}
+
 // write takes a snapshot and stores it where it was asked for.
-func (s *Snapshots) write(ctx context.Context, a plan.SnapshotAction, begin time.Time) (snapshot.Info, string, error) {
+func (s *Snapshots) write(ctx context.Context, a plan.SnapshotAction, begin time.Time) (snapshot.Info, error) {
 	info := snapshot.Info{
-		Name: a.Snapshot.GetMetadata().GetName(), Time: begin.UTC().Truncate(time.Second), Member: a.Member.Name,
+		Name: a.Snapshot.GetMetadata().GetName(), Time: timeOf(begin), Member: a.Member.Name,
 	}
 	if o, _ := s.Quorum.Last(); o.Quorum != nil {
 		info.ClusterID = o.Quorum.GetClusterId()
@@ -217,39 +360,73 @@ func (s *Snapshots) write(ctx context.Context, a plan.SnapshotAction, begin time
 	fetch := func(ctx context.Context, w io.Writer) error {
 		return s.Members.Snapshot(ctx, a.Member.ClientURLs[0], w)
 	}
-	if cmp.Or(a.Snapshot.GetSpec().GetStorage(), plan.Directory) == plan.Directory {
-		info, err := s.Directory.Write(ctx, info, fetch)
-		return info, s.Directory.File(info.Name), err
+	if storageOf(a.Snapshot) == plan.Directory {
+		return s.Directory.Write(ctx, info, fetch)
+	}
+	if err := s.Work.Remove(info.Name); err != nil { // what a process left that ended
+		return info, err
 	}
 	info, err := s.Work.Write(ctx, info, fetch)
 	if err != nil {
-		return info, "", err
+		return info, err
 	}
 	stored, err := s.Bucket.Upload(ctx, s.Work.File(info.Name), info)
-	return stored, s.Bucket.Location(info.Name), errors.Join(err, s.Work.Remove(info.Name))
+	return stored, errors.Join(err, s.Work.Remove(info.Name))
 }
 
-// remove deletes the files of a snapshot, and then lets its object go.
+// remove deletes the files of a snapshot, and then lets its object go. If that fails, the object says why, and the
+// storage is left alone for a while: its other snapshots would mostly fail alike.
 func (s *Snapshots) remove(ctx context.Context, o *etcdv1.Snapshot) error {
-	var err error
-	name := o.GetMetadata().GetName()
-	switch cmp.Or(o.GetSpec().GetStorage(), plan.Directory) {
-	case plan.Directory:
-		err = s.Directory.Remove(name)
-	case plan.S3:
-		if s.Bucket == nil {
-			return errors.New("the guardian is not set up with the bucket that it is in")
+	storage := storageOf(o)
+	if at, ok := s.removals[storage]; ok && s.Now().Before(at) {
+		return nil
+	}
+	delete(s.removals, storage)
+	limited, cancel := context.WithTimeout(ctx, removalLimit)
+	defer cancel()
+	if err := s.removeFiles(limited, o, storage); err != nil {
+		if ctx.Err() != nil {
+			return nil // another guardian leads, or this one ends
 		}
-		err = s.Bucket.Remove(ctx, name)
+		s.removals[storage] = s.Now().Add(removalAgain)
+		return s.keeps(ctx, o, "its files are not removed: "+err.Error())
 	}
-	if err != nil {
-		return err
-	}
-	_, err = s.Tables.Snapshots.Modify(ctx, object.KeyOf(o), func(o *etcdv1.Snapshot) error {
+	_, err := s.Tables.Snapshots.Modify(ctx, object.KeyOf(o), func(o *etcdv1.Snapshot) error {
 		o.Metadata.Finalizers = slices.DeleteFunc(o.GetMetadata().GetFinalizers(), func(f string) bool {
 			return f == plan.SnapshotFinalizer
 		})
 		return nil
 	})
 	return err
+}
+
+// removeFiles removes the files of a snapshot, and not those of a complete one that had its name before: that is why it
+// failed.
+func (s *Snapshots) removeFiles(ctx context.Context, o *etcdv1.Snapshot, storage string) error {
+	name := o.GetMetadata().GetName()
+	info, err := s.named(ctx, o)
+	switch {
+	case err == nil && !isOf(info, o):
+		return s.discard(ctx, o)
+	case err != nil && !errors.Is(err, errNoBucket) && !errors.Is(err, fs.ErrNotExist) &&
+		!errors.Is(err, snapshot.ErrBroken):
+		return err
+	case storage == plan.Directory:
+		return s.Directory.Remove(name)
+	case s.Bucket != nil:
+		return s.Bucket.Remove(ctx, name)
+	case o.GetStatus().GetLocation() == "":
+		return nil // there was no bucket that it could be stored in
+	}
+	return fmt.Errorf("the guardian is not set up with the bucket of %s", o.GetStatus().GetLocation())
+}
+
+// keeps notes why a deleted snapshot still exists.
+func (s *Snapshots) keeps(ctx context.Context, o *etcdv1.Snapshot, why string) error {
+	if o.GetStatus().GetMessage() == why {
+		return nil
+	}
+	s.Events.Event(o, "Warning", "SnapshotNotRemoved", why)
+	s.Log.WarnContext(ctx, "snapshot not removed", "snapshot", o.GetMetadata().GetName(), "error", why)
+	return s.note(ctx, o, func(st *etcdv1.SnapshotStatus) { st.Message = proto.String(why) })
 }

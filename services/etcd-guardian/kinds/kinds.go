@@ -4,21 +4,26 @@ package kinds
 
 import (
 	"log/slog"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
-	quantity "k8s.io/apimachinery/pkg/api/resource"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/schedule"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
 // longestName of a schedule: the names of its snapshots end with the time, and have to be names too.
 const longestName = 63
+
+// longestFile is the longest name of a snapshot: those of its files are a little longer, and file systems allow 255.
+const longestFile = 200
 
 // Tables are the records of this service.
 type Tables struct {
@@ -46,12 +51,17 @@ func keepsSpec(old, next *etcdv1.Snapshot) []object.Fault {
 }
 
 func admitSnapshot(w *resource.Write[*etcdv1.Snapshot]) error {
-	if w.Own || !w.Creates() || w.New.GetSpec().GetSchedule() == "" {
+	switch {
+	case w.Own || !w.Creates():
 		return nil
+	case w.New.GetSpec().GetSchedule() != "":
+		return rpcerr.Invalid(object.Fault{
+			Path: "spec.schedule", Description: "is set by the guardian alone: it decides how long the snapshot is kept",
+		})
+	case len(w.New.GetMetadata().GetName()) > longestFile:
+		return rpcerr.Invalid(object.Faultf("metadata.name", "must have at most %d characters", longestFile))
 	}
-	return rpcerr.Invalid(object.Fault{
-		Path: "spec.schedule", Description: "is set by the guardian alone: it decides how long the snapshot is kept",
-	})
+	return nil
 }
 
 func scheduleFaults(s *etcdv1.SnapshotSchedule) []object.Fault {
@@ -59,13 +69,15 @@ func scheduleFaults(s *etcdv1.SnapshotSchedule) []object.Fault {
 	if len(s.GetMetadata().GetName()) > longestName {
 		out = append(out, object.Fault{Path: "metadata.name", Description: "must have at most 63 characters"})
 	}
-	if _, err := plan.ParseSchedule("@daily", s.GetSpec().GetTimeZone()); err != nil {
+	if _, err := schedule.Parse("@daily", s.GetSpec().GetTimeZone()); err != nil {
 		out = append(out, object.Fault{Path: "spec.timeZone", Description: err.Error()})
-	} else if _, err := plan.ParseSchedule(s.GetSpec().GetSchedule(), ""); err != nil {
+	} else if _, err := schedule.Parse(s.GetSpec().GetSchedule(), ""); err != nil {
 		out = append(out, object.Fault{Path: "spec.schedule", Description: err.Error()})
+	} else if why := schedule.Fault(s.GetSpec().GetSchedule(), time.Second); why != "" {
+		out = append(out, object.Fault{Path: "spec.schedule", Description: why})
 	}
 	if text := s.GetSpec().GetRetention().GetMaxSize(); text != "" {
-		if q, err := quantity.ParseQuantity(text); err != nil || q.Value() <= 0 {
+		if q, err := placement.ParseQuantity(text); err != nil || q.Value() <= 0 {
 			out = append(out, object.Fault{
 				Path: "spec.retention.maxSize", Description: "must be a quantity of bytes greater than zero, such as 10Gi",
 			})

@@ -7,6 +7,7 @@ package owner
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -140,7 +141,9 @@ func (o *Owner) take(ctx context.Context, m *hookv1.StreamHookTasksResponse, tol
 // report reports the progress of the tasks whose text differs from the last report.
 func (o *Owner) report(ctx context.Context, text string, told map[string]string) {
 	const most = 1000 // characters; hook-broker takes 1024
-	text = text[:min(len(text), most)]
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") // a character that is cut would have the call refused
+	}
 	for name, last := range told {
 		if last == text {
 			continue

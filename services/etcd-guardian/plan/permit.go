@@ -8,7 +8,7 @@ import (
 
 // Disruption is the answer to whether the voter of a machine may be disrupted.
 type Disruption struct {
-	Needless bool               // the machine has no voter: nothing has to be held
+	Needless bool               // the machine has no member: nothing has to be held
 	Reason   metav1.ErrorReason // why not; ERROR_REASON_UNSPECIFIED if it may
 	Why      string             // the same for people
 	// Withdraw is true if the permit is held for this machine, whose voter is up, and must not be used now: the voter of
@@ -26,7 +26,7 @@ func Disrupt(v View, machine Machine) Disruption {
 			v.Trouble}
 	}
 	m, ok := v.MemberOfMachine(machine)
-	if !ok || m.Learner {
+	if !ok {
 		return Disruption{Needless: true}
 	}
 	// The guardian's own permit counts also for that machine: it ends with the guardian's work, whatever others began
@@ -42,6 +42,9 @@ func Disrupt(v View, machine Machine) Disruption {
 			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
 			Why:    "etcd has no space left and its members are defragmented",
 		}
+	}
+	if m.Learner {
+		return Disruption{} // the others need it for nothing, and it is not promoted while the permit is held for it
 	}
 	voters, rest, silent := 0, 0, ""
 	for _, o := range v.Members {

@@ -265,6 +265,22 @@ func TestTheOneNextChange(t *testing.T) {
 			decision{Phase: "Replacing", Next: "Promote learner m3"},
 		},
 		{
+			"a learner does not vote while its machine may go down",
+			[]change{deleted("m1"), withLearner("m3", func(*plan.Member) {}), permitFor("m3", false)},
+			decision{
+				Phase: "Replacing", WaitsFor: "the end of the work on its machine before learner m3 is promoted: " +
+					"eviction-controller holds the disruption permit for m3 (drain)",
+			},
+		},
+		{
+			"the permit for a learner's machine ends with the work",
+			[]change{
+				deleted("m1"), withLearner("m3", func(*plan.Member) {}), permitFor("m3", false),
+				func(v *plan.View) { v.Permit.Released = true },
+			},
+			decision{Phase: "Replacing", Next: "FreePermit"},
+		},
+		{
 			"a learner without progress for a minute is removed",
 			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle = 1, time.Minute })},
 			decision{Phase: "Replacing", Next: "RemoveMember learner m3"},
@@ -700,8 +716,19 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 		{"the voter of a healthy quorum may go down", stableView(), "m1", plan.Disruption{}},
 		{"a machine without a voter needs no permit", stableView(withMachine("m3")), "m3", plan.Disruption{Needless: true}},
 		{
-			"a learner needs none either", stableView(withLearner("m3", func(*plan.Member) {})), "m3",
-			plan.Disruption{Needless: true},
+			"a learner may be a voter by then", stableView(withLearner("m3", func(*plan.Member) {})), "m3", plan.Disruption{},
+		},
+		{
+			"not a learner either while the permit is held for another machine",
+			stableView(withLearner("m3", func(*plan.Member) {}), permitFor("m2", false)), "m3",
+			plan.Disruption{
+				Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
+				Why:    "eviction-controller holds it for m2 (drain)",
+			},
+		},
+		{
+			"a learner may go down while a voter is down", stableView(withLearner("m3", func(*plan.Member) {}),
+				silentFor("m2", 0)), "m3", plan.Disruption{},
 		},
 		{
 			"not while another is down", stableView(silentFor("m2", 0)), "m1",

@@ -7,14 +7,14 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/robfig/cron/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/schedule"
 )
 
 // Storages of snapshots.
@@ -36,13 +36,15 @@ const SnapshotFinalizer = "windlass.dev/snapshot-file"
 
 // The kinds of actions on snapshots.
 const (
-	RequestSnapshot = "RequestSnapshot" // create the Snapshot of a schedule, and write down for which time
-	TakeSnapshot    = "TakeSnapshot"    // take it from Member
-	FailSnapshot    = "FailSnapshot"    // write down why it failed
-	HoldSnapshot    = "HoldSnapshot"    // write down what it waits for
-	DeleteSnapshot  = "DeleteSnapshot"  // delete its object
-	RemoveSnapshot  = "RemoveSnapshot"  // remove its file, and then let its object go
-	NoteSchedule    = "NoteSchedule"    // write down when its newest snapshot was complete
+	RequestSnapshot  = "RequestSnapshot"  // create the Snapshot of a schedule, and write down for which time
+	TakeSnapshot     = "TakeSnapshot"     // take it from Member
+	CompleteSnapshot = "CompleteSnapshot" // write down what its storage says of it
+	FailSnapshot     = "FailSnapshot"     // write down why it failed
+	CorrectSchedule  = "CorrectSchedule"  // write down that its last time was now, since it is in the future
+	HoldSnapshot     = "HoldSnapshot"     // write down what it waits for
+	DeleteSnapshot   = "DeleteSnapshot"   // delete its object
+	RemoveSnapshot   = "RemoveSnapshot"   // remove its file, and then let its object go
+	NoteSchedule     = "NoteSchedule"     // write down when its newest snapshot was complete
 )
 
 // Defaults and limits of snapshots.
@@ -50,7 +52,6 @@ const (
 	defaultKept   = 15                // Source: OpenShift's etcd operator
 	defaultSize   = 10 << 30          // bytes; the same source
 	failedKept    = 3                 // snapshots of a schedule that failed: enough to see whether they fail alike
-	mostMissed    = 10_000            // times of a schedule that are passed over one by one, a week of minutes
 	snapshotAgain = 5 * time.Second   // until a snapshot that is held back is decided on again
 	nameTime      = "20060102-150405" // in UTC, ends the name of a scheduled snapshot
 )
@@ -62,16 +63,24 @@ type SnapshotView struct {
 	Membership Plan // of Quorum
 	Snapshots  []*etcdv1.Snapshot
 	Schedules  []*etcdv1.SnapshotSchedule
-	Storages   []string // that are set up
-	Taking     string   // name of the snapshot that this process is taking; empty if none
+	Storages   []string          // that are set up
+	Taking     string            // name of the snapshot that this process is taking; empty if none
+	Stored     map[string]Stored // what their storages have of snapshots that are Running, by name
+}
+
+// Stored is what the storage of a snapshot has of it. The zero Stored means nothing that is complete.
+type Stored struct {
+	Complete bool   // it was written and checked
+	Failure  string // why this process could not write it
+	Unknown  string // why the storage does not say what it has
 }
 
 // SnapshotAction is one change. Which fields are set depends on its kind.
 type SnapshotAction struct {
 	Kind     string
 	Snapshot *etcdv1.Snapshot         // as it is, or to be created
-	Schedule *etcdv1.SnapshotSchedule // of RequestSnapshot and NoteSchedule
-	Time     time.Time                // of the schedule, for RequestSnapshot; of completion, for NoteSchedule
+	Schedule *etcdv1.SnapshotSchedule // of RequestSnapshot, NoteSchedule and CorrectSchedule
+	Time     time.Time                // of the schedule; of completion, for NoteSchedule
 	Member   Member
 	Reason   string
 }
@@ -83,24 +92,21 @@ type SnapshotPlan struct {
 	Wake time.Time // when to decide again even if nothing changes; zero means never
 }
 
-// ParseSchedule returns the times of a schedule in the format of cron, in a time zone; empty means UTC.
-func ParseSchedule(schedule, zone string) (cron.Schedule, error) {
-	return cron.ParseStandard("CRON_TZ=" + cmp.Or(zone, "UTC") + " " + schedule)
-}
-
 // Snapshots returns what to do about snapshots now. It does not modify v.
 func Snapshots(v SnapshotView) SnapshotPlan {
-	d := &snapshots{SnapshotView: v}
+	d := &snapshots{SnapshotView: v, of: map[string][]*etcdv1.Snapshot{}}
 	list := slices.Clone(v.Snapshots)
 	slices.SortFunc(list, func(a, b *etcdv1.Snapshot) int {
 		return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
 	})
 	for _, s := range list {
 		d.end(s)
+		d.of[s.GetSpec().GetSchedule()] = append(d.of[s.GetSpec().GetSchedule()], s)
 	}
 	for _, s := range v.Schedules {
-		d.schedule(s, list)
-		d.retain(s, list)
+		mine := d.of[s.GetMetadata().GetName()]
+		d.schedule(s, mine)
+		d.retain(s, mine)
 	}
 	d.take(list)
 	return d.plan
@@ -109,6 +115,7 @@ func Snapshots(v SnapshotView) SnapshotPlan {
 type snapshots struct {
 	SnapshotView
 	plan SnapshotPlan
+	of   map[string][]*etcdv1.Snapshot // by schedule, oldest first
 }
 
 func (d *snapshots) do(a SnapshotAction) { d.plan.Do = append(d.plan.Do, a) }
@@ -125,7 +132,8 @@ func (d *snapshots) hold(action string, object *metav1.ObjectReference, reason, 
 
 func created(s *etcdv1.Snapshot) time.Time { return s.GetMetadata().GetCreationTimestamp().AsTime() }
 
-// end removes the file of a snapshot that is deleted, and fails one that its guardian did not end.
+// end removes the file of a snapshot that is deleted. Of one whose end its guardian did not store, it has that stored:
+// a restored etcd has that of the very snapshot that it was restored from.
 func (d *snapshots) end(s *etcdv1.Snapshot) {
 	name := s.GetMetadata().GetName()
 	switch {
@@ -134,12 +142,26 @@ func (d *snapshots) end(s *etcdv1.Snapshot) {
 		if slices.Contains(s.GetMetadata().GetFinalizers(), SnapshotFinalizer) {
 			d.do(SnapshotAction{Kind: RemoveSnapshot, Snapshot: s, Reason: "the snapshot is deleted"})
 		}
-	case s.GetStatus().GetPhase() == Running:
+	case s.GetStatus().GetPhase() != Running:
+	case d.Stored[name].Complete:
 		d.do(SnapshotAction{
-			Kind: FailSnapshot, Snapshot: s,
-			Reason: "the guardian that took it ended before it was complete",
+			Kind: CompleteSnapshot, Snapshot: s, Reason: "its file is complete, and that was not stored",
 		})
+	default:
+		d.do(SnapshotAction{Kind: FailSnapshot, Snapshot: s, Reason: d.Stored[name].failure()})
 	}
+}
+
+// failure says why a snapshot failed that was begun.
+func (s Stored) failure() string {
+	const ended = "the guardian that took it ended or lost its lead before it was complete"
+	switch {
+	case s.Failure != "":
+		return s.Failure
+	case s.Unknown != "":
+		return ended + ", or its storage does not say that it is: " + s.Unknown
+	}
+	return ended
 }
 
 // waits reports whether a snapshot was requested and is not complete.
@@ -148,12 +170,12 @@ func waits(s *etcdv1.Snapshot) bool {
 		slices.Contains([]string{"", Pending, Running}, s.GetStatus().GetPhase())
 }
 
-// schedule requests the snapshot that is due. Times that were missed count as one.
+// schedule requests the snapshot that is due; list has those of the schedule. Times that were missed count as one.
 func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot) {
 	if s.GetSpec().GetSuspend() || s.GetMetadata().GetDeletionTimestamp() != nil {
 		return
 	}
-	times, err := ParseSchedule(s.GetSpec().GetSchedule(), s.GetSpec().GetTimeZone())
+	times, err := schedule.Parse(s.GetSpec().GetSchedule(), s.GetSpec().GetTimeZone())
 	if err != nil {
 		d.hold(RequestSnapshot, object.Reference(s), "its schedule cannot be read: "+err.Error(), "correct it")
 		return
@@ -162,8 +184,11 @@ func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot
 	if at := s.GetStatus().GetLastScheduleTime(); at != nil {
 		last = at.AsTime()
 	}
-	if last.After(d.Now) {
-		last = d.Now // the clock was set back: no reason to take none until it was caught up with
+	if last.After(d.Now) { // the clock was set back: no reason to take none until it was caught up with
+		d.do(SnapshotAction{
+			Kind: CorrectSchedule, Schedule: s, Time: d.Now, Reason: "its last time is in the future: the clock was set back",
+		})
+		last = d.Now
 	}
 	due := times.Next(last)
 	if due.IsZero() {
@@ -174,9 +199,9 @@ func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot
 		d.wake(due)
 		return
 	}
-	due = d.latest(times, due)
+	due = schedule.Latest(times, last, d.Now)
 	for _, o := range list {
-		if o.GetSpec().GetSchedule() == s.GetMetadata().GetName() && waits(o) {
+		if waits(o) {
 			d.hold(RequestSnapshot, object.Reference(s), "snapshot "+o.GetMetadata().GetName()+" is not complete yet", "")
 			d.wake(d.Now.Add(snapshotAgain))
 			return
@@ -191,47 +216,47 @@ func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot
 	})
 }
 
-// latest returns the last time that is due.
-func (d *snapshots) latest(times cron.Schedule, due time.Time) time.Time {
-	for range mostMissed {
-		next := times.Next(due)
-		if next.IsZero() || next.After(d.Now) {
-			return due
-		}
-		due = next
-	}
-	return d.Now.Truncate(time.Second)
-}
-
 // retain deletes the oldest snapshots of a schedule that it does not keep, and notes when the newest was complete.
 func (d *snapshots) retain(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot) {
-	most, size := kept(s.GetSpec().GetRetention())
-	count, failed, total := 0, 0, int64(0)
-	for _, o := range slices.Backward(list) {
-		if o.GetSpec().GetSchedule() != s.GetMetadata().GetName() || o.GetMetadata().GetDeletionTimestamp() != nil {
-			continue
-		}
-		switch o.GetStatus().GetPhase() {
-		case Failed:
-			if failed++; failed > failedKept {
-				d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones failed too", failedKept)})
-			}
-		case Completed:
-			bytes, _ := strconv.ParseInt(o.GetStatus().GetSizeBytes(), 10, 64) // one without a size takes no space
-			count, total = count+1, total+bytes
-			switch {
-			case count == 1:
-				d.note(s, o.GetStatus().GetCompletionTime())
-			case count > most:
-				d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones are kept", most)})
-			case total > size:
-				d.do(SnapshotAction{
-					Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("with it, %d bytes would be kept, and %d are allowed",
-						total, size),
-				})
-			}
+	var failed, completed []*etcdv1.Snapshot
+	for _, o := range list {
+		switch {
+		case o.GetSpec().GetSchedule() != s.GetMetadata().GetName() || o.GetMetadata().GetDeletionTimestamp() != nil:
+		case o.GetStatus().GetPhase() == Failed:
+			failed = append(failed, o)
+		case o.GetStatus().GetPhase() == Completed:
+			completed = append(completed, o)
 		}
 	}
+	for _, o := range failed[:max(len(failed)-failedKept, 0)] {
+		d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones failed too", failedKept)})
+	}
+	// By what is in them, not by the clock: it may have been set back since.
+	slices.SortStableFunc(completed, func(a, b *etcdv1.Snapshot) int {
+		return cmp.Compare(number(a.GetStatus().GetRevision()), number(b.GetStatus().GetRevision()))
+	})
+	most, size := kept(s.GetSpec().GetRetention())
+	count, total := 0, int64(0)
+	for _, o := range slices.Backward(completed) {
+		count, total = count+1, total+number(o.GetStatus().GetSizeBytes())
+		switch {
+		case count == 1:
+			d.note(s, o.GetStatus().GetCompletionTime())
+		case count > most:
+			d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones are kept", most)})
+		case total > size:
+			d.do(SnapshotAction{
+				Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("with it, %d bytes would be kept, and %d are allowed",
+					total, size),
+			})
+		}
+	}
+}
+
+// number returns a number of a status; 0 if it is absent.
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 func (d *snapshots) note(s *etcdv1.SnapshotSchedule, at *timestamppb.Timestamp) {
@@ -243,7 +268,7 @@ func (d *snapshots) note(s *etcdv1.SnapshotSchedule, at *timestamppb.Timestamp) 
 // kept returns how many snapshots of a schedule are kept at most, and how many bytes.
 func kept(r *etcdv1.SnapshotRetention) (number int, bytes int64) {
 	number, bytes = cmp.Or(int(r.GetMaxNumber()), defaultKept), defaultSize
-	if q, err := resource.ParseQuantity(r.GetMaxSize()); err == nil && q.Value() > 0 {
+	if q, err := placement.ParseQuantity(r.GetMaxSize()); err == nil && q.Value() > 0 {
 		bytes = q.Value()
 	}
 	return number, bytes
@@ -389,7 +414,7 @@ func GivenMaintenance(r *etcdv1.PlanMaintenanceRequest, live SnapshotView) Snaps
 		v.Membership = Next(v.Quorum)
 	}
 	if r.GetSnapshots() != nil {
-		v.Snapshots, v.Taking = r.GetSnapshots().GetItems(), ""
+		v.Snapshots, v.Taking, v.Stored = r.GetSnapshots().GetItems(), "", nil
 	}
 	if r.GetSchedules() != nil {
 		v.Schedules = r.GetSchedules().GetItems()

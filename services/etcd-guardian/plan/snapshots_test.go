@@ -13,6 +13,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/schedule"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
@@ -41,6 +42,10 @@ func of(schedule string) func(*etcdv1.Snapshot) {
 
 func withSize(bytes int64) func(*etcdv1.Snapshot) {
 	return func(s *etcdv1.Snapshot) { s.Status.SizeBytes = proto.String(fmt.Sprint(bytes)) }
+}
+
+func withRevision(revision int64) func(*etcdv1.Snapshot) {
+	return func(s *etcdv1.Snapshot) { s.Status.Revision = proto.String(fmt.Sprint(revision)) }
 }
 
 func gone(s *etcdv1.Snapshot) { s.Metadata.DeletionTimestamp = timestamppb.New(now) }
@@ -136,6 +141,16 @@ func TestWhatIsDoneAboutSnapshots(t *testing.T) {
 			"", 0,
 		},
 		{
+			"one whose end was not stored is complete if its file is, and otherwise failed for the reason that is known",
+			func() plan.SnapshotView {
+				v := snapshotView(steady, nil, taken("a", plan.Running, time.Hour), taken("b", plan.Running, time.Hour))
+				v.Stored = map[string]plan.Stored{"a": {Complete: true}, "b": {Failure: "no space left on device"}}
+				return v
+			}(),
+			[]string{"CompleteSnapshot a", "FailSnapshot b"},
+			"", 0,
+		},
+		{
 			"one that is being taken goes on",
 			func() plan.SnapshotView {
 				v := snapshotView(steady, nil, taken("a", plan.Running, time.Hour))
@@ -182,7 +197,9 @@ func TestWhatIsDoneAboutSnapshots(t *testing.T) {
 		},
 		{
 			"a clock that was an hour fast costs nothing",
-			snapshotView(steady, schedules(every("@every 5m", "", 48*time.Hour, -time.Hour))), nil, "", 5 * time.Minute,
+			snapshotView(steady, schedules(every("@every 5m", "", 48*time.Hour, -time.Hour))),
+			[]string{"CorrectSchedule nightly"},
+			"", 5 * time.Minute,
 		},
 		{
 			"no second one of a schedule is requested while the first waits",
@@ -202,6 +219,16 @@ func TestWhatIsDoneAboutSnapshots(t *testing.T) {
 				taken("c", plan.Completed, 2*time.Hour, of("nightly")), taken("b", plan.Completed, 3*time.Hour, of("nightly")),
 				taken("a", plan.Completed, 4*time.Hour), taken("z", plan.Completed, 5*time.Hour, of("other"))),
 			[]string{"DeleteSnapshot b"},
+			"", 12 * time.Hour,
+		},
+		{
+			"the newest is the one with the latest revision: it was requested after the clock was set back",
+			snapshotView(steady, kept(few(1, "")),
+				taken("a", plan.Completed, time.Hour, of("nightly"), withRevision(10)),
+				taken("b", plan.Completed, 2*time.Hour, of("nightly"), withRevision(11), func(s *etcdv1.Snapshot) {
+					s.Status.CompletionTime = timestamppb.New(now.Add(-time.Hour))
+				})),
+			[]string{"DeleteSnapshot a"},
 			"", 12 * time.Hour,
 		},
 		{
@@ -384,5 +411,38 @@ func TestAMaintenancePlanUsesWhatIsGivenAndOtherwiseWhatIsLive(t *testing.T) {
 				t.Errorf("%q with %d storages at %s, want %q, %d, %s", text, len(v.Storages), v.Now, c.want, c.storages, c.now)
 			}
 		})
+	}
+}
+
+// TestManySchedulesArePlannedQuickly has as many schedules and snapshots as a request may give, and none was ever due
+// before: each minute since 1970 was missed.
+func TestManySchedulesArePlannedQuickly(t *testing.T) {
+	v := snapshotView(stableView(), nil)
+	for i := range 10_000 {
+		v.Schedules = append(v.Schedules, &etcdv1.SnapshotSchedule{
+			Metadata: &metav1.ObjectMeta{Name: fmt.Sprint("s", i)},
+			Spec:     &etcdv1.SnapshotScheduleSpec{Schedule: "* * * * *"},
+		})
+		v.Snapshots = append(v.Snapshots, taken(fmt.Sprint("a", i), plan.Failed, 0, of(fmt.Sprint("s", i))))
+	}
+	begin := time.Now()
+	p := plan.Snapshots(v)
+	if n := len(p.Do); n != 10_000 {
+		t.Errorf("%d actions, want a request for each schedule", n)
+	}
+	if took := time.Since(begin); took > 20*time.Second { // 20 times what it takes on a slow machine
+		t.Errorf("took %v", took)
+	}
+	for _, text := range []string{"* * * * *", "@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@every 7h"} {
+		times, err := schedule.Parse(text, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := 400 * 24 * time.Hour
+		v := snapshotView(stableView(), []*etcdv1.SnapshotSchedule{every(text, "", made, 0)})
+		got := plan.Snapshots(v).Do[0].Time
+		if got.After(now) || !times.Next(got).After(now) {
+			t.Errorf("%s: requested for %s, which is not the last time before %s", text, got, now)
+		}
 	}
 }

@@ -133,6 +133,8 @@ func (d *decision) endPermit() bool {
 	switch {
 	case d.permitUnclear():
 		return false
+	case i < 0 && !d.Permit.Released && !d.Permit.Ours && slices.ContainsFunc(d.learners, d.holdsPermit):
+		return false // it is not promoted until then
 	case i < 0:
 		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
 	case !d.voters[i].Healthy, d.voters[i].Defragments:
@@ -298,6 +300,8 @@ func (d *decision) promote() bool {
 		return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
 	case d.MachinesKnown && !machine.Hooked:
 		return d.wait("the hook on machine %s", machine.Name)
+	case d.holdsPermit(m): // as a voter it could go down at any moment, perhaps with another one
+		return d.wait("the end of the work on its machine before %s is promoted: %s", nameOf(m), d.permitText())
 	case d.steadyVoters(0)+1 < Majority(len(d.voters)+1):
 		if v, ok := d.disturbed(); ok {
 			return d.wait("%s, which counts as down, since %s", nameOf(v), d.permitText())

@@ -78,8 +78,41 @@ func essenceOf(q *etcdv1.Quorum) *etcdv1.Quorum {
 	return q
 }
 
+// What a plan request may give: a plan compares members and machines with each other.
+const (
+	maxObjects = 10_000 // machines, nodes, snapshots or schedules
+	maxMembers = 100    // members or offers; etcd recommends at most 7 members
+)
+
+// count is how many of something a request gives.
+type count struct {
+	path string
+	n    int
+	most int
+}
+
+// bounded returns an error if there are too many of something.
+func bounded(counts ...count) error {
+	var bad []object.Fault
+	for _, c := range counts {
+		if c.n > c.most {
+			bad = append(bad, object.Faultf(c.path, "has %d items, at most %d can be planned for", c.n, c.most))
+		}
+	}
+	if len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
+	return nil
+}
+
 // PlanQuorum runs the plan on the quorum in the request, or on the live one.
 func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*etcdv1.PlanQuorumResponse, error) {
+	if err := bounded(count{"quorum.members", len(r.GetQuorum().GetMembers()), maxMembers},
+		count{"quorum.endpoints", len(r.GetQuorum().GetEndpoints()), maxMembers},
+		count{"offers", len(r.GetOffers()), maxMembers}, count{"machines.items", len(r.GetMachines().GetItems()), maxObjects},
+		count{"nodes.items", len(r.GetNodes().GetItems()), maxObjects}); err != nil {
+		return nil, err
+	}
 	if r.GetQuorum() != nil {
 		v := plan.GivenBy(r).View()
 		return plan.Next(v).Answer(v, proto.CloneOf(r.GetQuorum())), nil
@@ -102,10 +135,16 @@ func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*et
 }
 
 // PlanMaintenance runs the plan of databases and snapshots on what is in the request, or on the live cluster.
-func (s *Server) PlanMaintenance(_ context.Context, r *etcdv1.PlanMaintenanceRequest) (
+func (s *Server) PlanMaintenance(ctx context.Context, r *etcdv1.PlanMaintenanceRequest) (
 	*etcdv1.PlanMaintenanceResponse, error,
 ) {
-	return plan.Maintenance(plan.GivenMaintenance(r, s.Snapshots.View())), nil
+	if err := bounded(count{"quorum.members", len(r.GetQuorum().GetMembers()), maxMembers},
+		count{"machines.items", len(r.GetMachines().GetItems()), maxObjects},
+		count{"snapshots.items", len(r.GetSnapshots().GetItems()), maxObjects},
+		count{"schedules.items", len(r.GetSchedules().GetItems()), maxObjects}); err != nil {
+		return nil, err
+	}
+	return plan.Maintenance(plan.GivenMaintenance(r, s.Snapshots.View(ctx))), nil
 }
 
 // AcquireDisruptionPermit gives the permit, decided on an observation made after the call came in.

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-const limit = 60 * time.Second // for anything to come about, on a machine that does much else
+const limit = 2 * time.Minute // for anything to come about, on a machine that does much else
 
 // buildMember builds the etcd-member program; services do not import each other, tests included.
 func buildMember(t *testing.T) string {
@@ -226,9 +226,10 @@ func (c *cluster) serveMachines() {
 		HasNamespace: any, KeepStatus: true, Finalizers: []string{"test"},
 	})
 	c.sets = resource.NewTable(st, p.Validator, resource.Config[*machinev1.ControlPlaneMachineSet]{HasNamespace: any})
-	c.check(resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, machinev1.UnimplementedMachineServiceServer{},
+	c.check(resource.Register(p.Services, &machinev1.MachineService_ServiceDesc,
+		machinev1.UnimplementedMachineServiceServer{},
 		c.machines))
-	c.check(resource.Register(p.GRPC, &machinev1.ControlPlaneMachineSetService_ServiceDesc,
+	c.check(resource.Register(p.Services, &machinev1.ControlPlaneMachineSetService_ServiceDesc,
 		machinev1.UnimplementedControlPlaneMachineSetServiceServer{}, c.sets))
 	c.machineAPI = p
 	c.run(p, c.machines.Run, c.sets.Run)
@@ -244,7 +245,8 @@ func (c *cluster) serveNodes() {
 	}, slog.New(slog.DiscardHandler))
 	c.check(err)
 	c.nodes = resource.NewTable(etcdtest.Store(c.t), p.Validator, resource.Config[*nodev1.Node]{})
-	c.check(resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{}, c.nodes))
+	c.check(resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{},
+		c.nodes))
 	c.nodeAPI = p
 	c.run(p, c.nodes.Run)
 }

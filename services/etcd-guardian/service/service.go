@@ -106,7 +106,8 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	}
 	st := p.Store(p.Etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
-	if err := recorder.Register(p.GRPC); err != nil {
+	p.Metrics.MustRegister(recorder)
+	if err := recorder.Register(p.Services); err != nil {
 		return nil, err
 	}
 	supervisor := process.NewSupervisor(cfg.in("run"), p.Log)
@@ -125,7 +126,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{
+	etcdv1.RegisterQuorumServiceServer(p.Services, &server.Server{
 		Controller: c, Records: records, Signer: signer, Snapshots: snapshots,
 		Now: time.Now,
 	})

@@ -280,7 +280,7 @@ func (m *member) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-m.exited:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s does not end", m.name)
 	}
 	return m.cmd.ProcessState.ExitCode()

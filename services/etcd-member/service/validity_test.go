@@ -26,7 +26,7 @@ func ends(t *testing.T, what string, f func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s goes on", what)
 		return nil
 	}

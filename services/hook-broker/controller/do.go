@@ -43,6 +43,12 @@ func (c *Controller) act(ctx context.Context, a plan.Action) error {
 		return ignoreExists(err)
 	case plan.StoreOwner:
 		return c.storeOwner(ctx, a.Owner)
+	case plan.RemoveOwner:
+		m := a.Owner.GetMetadata()
+		_, err := c.Tables.Owners.Delete(ctx, "", m.GetName(), &metav1.Preconditions{
+			Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion(),
+		})
+		return err
 	}
 	return nil
 }

@@ -95,9 +95,13 @@ func machineOfTask(ch resource.Change[*hookv1.HookTask]) []string {
 	return []string{kinds.MachineOf(ch.Object).String()}
 }
 
-// ownersOfHooks returns the owners that the hooks of a machine name.
+// ownersOfHooks returns the owners that the hooks of a machine name, and those that they named before.
 func ownersOfHooks(ch resource.Change[*machinev1.Machine]) []string {
-	return hookOwners(ch.Object)
+	out := hookOwners(ch.Object)
+	if ch.Existed {
+		out = append(out, hookOwners(ch.Previous)...)
+	}
+	return out
 }
 
 // machinesOfOwner returns the machines that wait for an owner: their tasks say whether it is connected.

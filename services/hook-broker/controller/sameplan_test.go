@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -46,6 +48,7 @@ func (r *removals) RemoveHook(_ context.Context, _ *machinev1.Machine, h plan.Ho
 type bench struct {
 	*testing.T
 	now      time.Time
+	ran      time.Duration // since the process started
 	tables   *kinds.Tables
 	machines *informer.Informer[*machinev1.Machine]
 	removed  *removals
@@ -73,7 +76,7 @@ func newBench(t *testing.T) *bench {
 	}
 	there := presence.New(clock)
 	t.Cleanup(there.Lead(func(string) {}))
-	views := NewViews(b.tables, machines, there, clock)
+	views := NewViews(b.tables, machines, there, clock, func() time.Duration { return b.ran })
 	b.c = New(Config{
 		Tables: b.tables, Machines: machines, Hooks: b.removed, Presence: there, Views: views, Events: noEvents{}, Log: log,
 	})
@@ -202,6 +205,11 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 	visit.Leave()
 
 	b.now = started.Add(time.Hour)
+	if before, _ := b.compare(); len(before.GetActions()) != 1 ||
+		before.GetActions()[0].GetReason() != owner+" was seen before and is not connected now" {
+		t.Errorf("a clock that was set forward: the plan is %v", before)
+	}
+	b.ran = time.Hour
 	if before, _ := b.compare(); len(before.GetActions()) != 2 {
 		t.Errorf("tasks that are overdue: the plan is %v", before)
 	}
@@ -242,12 +250,13 @@ func TestThePlanOfARequestIsThatOfTheSameLiveObjects(t *testing.T) {
 		request *hookv1.PlanHookTasksRequest
 		want    []string
 	}{
-		"no tasks": {&hookv1.PlanHookTasksRequest{Machine: m, Tasks: &hookv1.HookTaskList{}}, []string{"CreateTask Backup"}},
+		"live tasks do not count": {&hookv1.PlanHookTasksRequest{Machine: m}, []string{"CreateTask Backup"}},
 		"no hooks": {
-			&hookv1.PlanHookTasksRequest{Machine: &machinev1.Machine{Metadata: m.Metadata}}, []string{"RemoveTask Backup"},
+			&hookv1.PlanHookTasksRequest{Machine: &machinev1.Machine{Metadata: m.Metadata}, Tasks: b.stored()},
+			[]string{"RemoveTask Backup"},
 		},
 		"a patient owner, seen before": {&hookv1.PlanHookTasksRequest{
-			Name: "m", Namespace: "n", Now: started,
+			Machine: m, Tasks: b.stored(), Now: started,
 			Owners: &hookv1.HookOwnerList{Items: []*hookv1.HookOwner{{
 				Spec:   &hookv1.HookOwnerSpec{Owner: owner, OverdueAfter: "24h"},
 				Status: &hookv1.HookOwnerStatus{Connected: proto.Bool(true)},
@@ -265,13 +274,48 @@ func TestThePlanOfARequestIsThatOfTheSameLiveObjects(t *testing.T) {
 			t.Errorf("%s: the plan is %v, want %v", name, got, c.want)
 		}
 	}
+	if _, err := b.tables.Owners.Create(t.Context(), &hookv1.HookOwner{
+		Metadata: &metav1.ObjectMeta{Name: owner}, Spec: &hookv1.HookOwnerSpec{Owner: owner, OverdueAfter: "24h"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.plan(&hookv1.PlanHookTasksRequest{Machine: m, Tasks: b.stored(), Owners: none}),
+		b.plan(&hookv1.PlanHookTasksRequest{Machine: m, Tasks: b.stored()}), protocmp.Transform()); diff != "" {
+		t.Errorf("a live owner counts for a given machine (-want +got):\n%s", diff)
+	}
 	nowhere := proto.CloneOf(m)
 	nowhere.Metadata.Namespace = ""
 	if diff := cmp.Diff(b.plan(&hookv1.PlanHookTasksRequest{Namespace: "n", Machine: m}),
 		b.plan(&hookv1.PlanHookTasksRequest{Namespace: "n", Machine: nowhere}), protocmp.Transform()); diff != "" {
 		t.Errorf("a machine without a namespace is not in that of the request (-want +got):\n%s", diff)
 	}
-	if r, err := b.tasks.PlanHookTasks(t.Context(), &hookv1.PlanHookTasksRequest{}); err == nil {
-		t.Errorf("no machine has the plan %v", r)
+	for name, c := range map[string]struct {
+		request *hookv1.PlanHookTasksRequest
+		path    string
+	}{
+		"no machine":               {&hookv1.PlanHookTasksRequest{}, "name"},
+		"a live and a given one":   {&hookv1.PlanHookTasksRequest{Name: "m", Namespace: "n", Machine: m}, "name"},
+		"tasks of a live machine":  {&hookv1.PlanHookTasksRequest{Name: "m", Namespace: "n", Tasks: b.stored()}, "machine"},
+		"owners of a live machine": {&hookv1.PlanHookTasksRequest{Name: "m", Namespace: "n", Owners: none}, "machine"},
+	} {
+		_, err := b.tasks.PlanHookTasks(t.Context(), c.request)
+		if fields, _ := rpcerr.Fields(err); len(fields) != 1 || fields[0].Path != c.path {
+			t.Errorf("%s: %v, want field %s refused", name, err, c.path)
+		}
+	}
+}
+
+// Before the machines are known, none is reported as not found, and a caller who no longer waits ends the call.
+func TestThePlanWaitsForTheMachinesOrItsCaller(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	answered := make(chan error, 1)
+	go func() {
+		_, err := b.tasks.PlanHookTasks(ctx, &hookv1.PlanHookTasksRequest{Namespace: "n", Name: "m"})
+		answered <- err
+	}()
+	cancel()
+	if err := <-answered; !errors.Is(err, context.Canceled) {
+		t.Errorf("the plan of an unknown machine: %v, want %v", err, context.Canceled)
 	}
 }

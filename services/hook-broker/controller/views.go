@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -20,15 +21,19 @@ type Views struct {
 	machines *informer.Informer[*machinev1.Machine]
 	presence *presence.Tracker
 	now      func() time.Time
+	seen     *sightings
 }
 
-// NewViews returns views of the tables, the machines and the connected owners. now is the clock. It must be called
-// before machines are read.
+// NewViews returns views of the tables, the machines and the connected owners. now is the clock, and elapsed the time
+// since the process started, by a monotonic clock. It must be called before machines are read.
 func NewViews(tables *kinds.Tables, machines *informer.Informer[*machinev1.Machine], there *presence.Tracker,
-	now func() time.Time,
+	now func() time.Time, elapsed func() time.Duration,
 ) *Views {
 	machines.Index(byHookOwner, hookOwners)
-	return &Views{tables: tables, machines: machines, presence: there, now: now}
+	return &Views{
+		tables: tables, machines: machines, presence: there, now: now,
+		seen: &sightings{elapsed: elapsed, tasks: map[string]sighting{}},
+	}
 }
 
 // byHookOwner is the index of machines by the owners that their hooks name.
@@ -47,18 +52,18 @@ func hookOwners(m *machinev1.Machine) []string {
 // Now returns the time that decisions are made at.
 func (v *Views) Now() time.Time { return v.now().UTC() }
 
+// WaitSynced waits until the machines are known, or ctx ends.
+func (v *Views) WaitSynced(ctx context.Context) error { return v.machines.WaitSynced(ctx) }
+
 // Machine returns what decides about the tasks of a machine.
 func (v *Views) Machine(k object.Key) plan.View {
 	m, _ := v.machines.Lookup(k.Namespace, k.Name)
-	return v.view(k, m)
-}
-
-// Given returns what decides about the tasks of a machine of a request.
-func (v *Views) Given(m *machinev1.Machine) plan.View { return v.view(object.KeyOf(m), m) }
-
-func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
 	out := plan.View{Now: v.Now(), Machine: m, Owners: map[string]plan.OwnerFacts{}}
 	out.Tasks = v.tables.TasksOfMachine(k)
+	out.Seen = v.seen.look(out.Tasks, func(name string) bool {
+		_, ok := v.tables.Tasks.Lookup("", name)
+		return ok
+	})
 	for _, h := range plan.Holding(out.Machine) {
 		out.Owners[h.Owner] = v.Facts(h.Owner)
 	}
@@ -69,9 +74,10 @@ func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
 func (v *Views) Owner(owner string) plan.OwnerView {
 	out := plan.OwnerView{Now: v.Now(), Owner: owner, Tasks: v.tables.TasksOfOwner(owner)}
 	out.Connected, out.LastSeen, _ = v.presence.Of(owner)
+	out.Named = len(v.machines.ByIndex(byHookOwner, owner)) > 0
 	var ok bool
 	if out.Object, ok = v.tables.Owner(owner); !ok {
-		out.Object, out.Named = nil, len(v.machines.ByIndex(byHookOwner, owner)) > 0
+		out.Object = nil
 	}
 	return out
 }

@@ -30,10 +30,9 @@ func New(st *store.Store, validator protovalidate.Validator, webhooks []string, 
 		// No method of the API writes a task directly, so no write has to be refused.
 		Tasks: resource.NewTable(st, validator, resource.Config[*hookv1.HookTask]{KeepStatus: true, Log: log}),
 		Owners: resource.NewTable(st, validator, resource.Config[*hookv1.HookOwner]{
-			Validate: func(o *hookv1.HookOwner) []object.Fault {
-				return append(plan.OwnerFaults(o), plan.WebhookFaults(o.GetSpec(), webhooks)...)
-			},
-			Admit: admitOwner, Log: log,
+			Validate: plan.OwnerFaults,
+			Admit:    func(w *resource.Write[*hookv1.HookOwner]) error { return admitOwner(w, webhooks) },
+			Log:      log,
 		}),
 	}
 	t.Tasks.Index(byMachine, func(task *hookv1.HookTask) []string { return []string{MachineOf(task).String()} })
@@ -77,9 +76,17 @@ func Subject(t *hookv1.HookTask) object.Object {
 	}}
 }
 
-func admitOwner(w *resource.Write[*hookv1.HookOwner]) error {
-	if w.Own || w.Creates() || w.Deletes() || proto.Equal(w.Old.GetStatus(), w.New.GetStatus()) {
+// admitOwner refuses webhooks that are not allowed, when a user writes one: hook-broker's own writes go on after an
+// administrator changed what is allowed.
+func admitOwner(w *resource.Write[*hookv1.HookOwner], webhooks []string) error {
+	switch {
+	case w.Own || w.Deletes():
 		return nil
+	case !w.Creates() && !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
+		return rpcerr.Forbidden("the status of a hook owner is written by hook-broker alone")
 	}
-	return rpcerr.Forbidden("the status of a hook owner is written by hook-broker alone")
+	if bad := plan.WebhookFaults(w.New.GetSpec(), webhooks); len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
+	return nil
 }

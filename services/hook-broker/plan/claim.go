@@ -47,15 +47,16 @@ type Refusal struct {
 func (r *Refusal) Error() string { return fmt.Sprintf("hook task %q: %s", r.Task, r.Text) }
 
 // Claim returns the status of a task that a user claims for a while. The user that has claimed it may do so again,
-// which makes the claim last longer and never shorter; the claim of another user holds until it runs out.
+// which makes the claim last longer and never shorter; the claim of another user holds until the controller has freed
+// the task, which takes the time of its leader for it: this process's clock may be ahead.
 func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hookv1.HookTaskStatus, error) {
-	if err := change(t, by, now); err != nil {
+	if err := change(t, by); err != nil {
 		return nil, err
 	}
 	s := statusOf(t)
 	if s.GetPhase() != Claimed || s.GetClaimedBy() != by.User || expired(s, now) {
 		s.Phase, s.ClaimedBy, s.ClaimTime = proto.String(Claimed), proto.String(by.User), floor(now)
-		s.ClaimExpiryTime, s.ProgressPercent = nil, nil
+		s.ClaimExpiryTime, s.RenewTime, s.ProgressPercent = nil, nil, nil
 		s.Attempts = proto.Int32(s.GetAttempts() + 1)
 		s.Message = proto.String("claimed by " + by.User)
 	}
@@ -74,7 +75,7 @@ type Progress struct {
 func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, done Progress) (*hookv1.HookTaskStatus,
 	error,
 ) {
-	if err := change(t, by, now); err != nil {
+	if err := change(t, by); err != nil {
 		return nil, err
 	}
 	s := statusOf(t)
@@ -97,7 +98,7 @@ func Complete(t *hookv1.HookTask, by By, now time.Time, message string) (*hookv1
 	if by.Answers && t.GetStatus().GetPhase() == Completed {
 		return statusOf(t), nil
 	}
-	if err := change(t, by, now); err != nil {
+	if err := change(t, by); err != nil {
 		return nil, err
 	}
 	s := statusOf(t)
@@ -128,7 +129,7 @@ func Override(t *hookv1.HookTask, by By, now time.Time, reason string, force boo
 			"the hook %s protects the etcd quorum: `windlass quorum` shows what it waits for; it is overridden only by force",
 			t.GetSpec().GetHookName()))
 	}
-	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime = proto.String(by.User), floor(now), nil
+	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime, s.RenewTime = proto.String(by.User), floor(now), nil, nil
 	s.Phase, s.CompletionTime = proto.String(Completed), floor(now)
 	s.Message = proto.String(fmt.Sprintf("overridden by %s: %s", by.User, reason))
 	return s, nil
@@ -136,7 +137,7 @@ func Override(t *hookv1.HookTask, by By, now time.Time, reason string, force boo
 
 // Fail returns the status of a task whose work went wrong. The hook stays, and the task may be claimed again.
 func Fail(t *hookv1.HookTask, by By, now time.Time, reason string) (*hookv1.HookTaskStatus, error) {
-	if err := change(t, by, now); err != nil {
+	if err := change(t, by); err != nil {
 		return nil, err
 	}
 	s := statusOf(t)
@@ -146,7 +147,7 @@ func Fail(t *hookv1.HookTask, by By, now time.Time, reason string) (*hookv1.Hook
 }
 
 // change refuses what holds for every change.
-func change(t *hookv1.HookTask, by By, now time.Time) error {
+func change(t *hookv1.HookTask, by By) error {
 	s := t.GetStatus()
 	switch {
 	case !by.Answers:
@@ -155,7 +156,7 @@ func change(t *hookv1.HookTask, by By, now time.Time) error {
 		return refuse(t, WrongPhase, "it is completed, and its hook is being removed")
 	case s.GetPhase() == Waiting:
 		return refuse(t, WrongPhase, s.GetMessage())
-	case s.GetPhase() == Claimed && s.GetClaimedBy() != by.User && !expired(s, now):
+	case s.GetPhase() == Claimed && s.GetClaimedBy() != by.User:
 		return refuse(t, HeldByOther, fmt.Sprintf("claimed by %q until %s; wait for that, or until it is failed",
 			s.GetClaimedBy(), clock(s.GetClaimExpiryTime().AsTime())))
 	}
@@ -171,15 +172,24 @@ func end(s *hookv1.HookTaskStatus, by By, now time.Time) {
 	if s.GetPhase() != Claimed || s.GetClaimedBy() != by.User {
 		s.ClaimedBy, s.ClaimTime = proto.String(by.User), floor(now)
 	}
-	s.ClaimExpiryTime = nil
+	s.ClaimExpiryTime, s.RenewTime = nil, nil
 }
 
 // extend makes a claim last until then at least.
 func extend(s *hookv1.HookTaskStatus, now time.Time, lasts time.Duration) {
 	if until := ceiling(now.Add(lasts)); s.ClaimExpiryTime == nil ||
 		until.AsTime().After(s.GetClaimExpiryTime().AsTime()) {
-		s.ClaimExpiryTime = until
+		s.ClaimExpiryTime, s.RenewTime = until, floor(now)
 	}
+}
+
+// lasts returns how long a claim lasts from its last renewal. Both ends are from the clock of one process.
+func lasts(s *hookv1.HookTaskStatus) time.Duration {
+	from := s.GetRenewTime()
+	if from == nil { // a claim of an earlier version
+		from = s.GetClaimTime()
+	}
+	return s.GetClaimExpiryTime().AsTime().Sub(from.AsTime())
 }
 
 func expired(s *hookv1.HookTaskStatus, now time.Time) bool {

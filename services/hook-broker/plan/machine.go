@@ -29,6 +29,16 @@ type View struct {
 	Machine *machinev1.Machine    // nil if it is gone
 	Tasks   []*hookv1.HookTask    // those that name the machine, in any order
 	Owners  map[string]OwnerFacts // by the owner; one that is missing has default settings and was never seen
+	// Seen says for how long this process has seen each task as it is, by the task's name. What ends with time ends only
+	// after that time too, so that a clock that is ahead of the others ends nothing early; a task that is missing was not
+	// seen before. Nil: only the times of day decide.
+	Seen map[string]Sight
+}
+
+// Sight is for how long a process has seen a task, by a monotonic clock.
+type Sight struct {
+	Begun   time.Duration // since its owner could begin
+	Claimed time.Duration // with its present claim, without a renewal
 }
 
 // Types of events.
@@ -41,7 +51,7 @@ const (
 // a completed task of this very machine, hook and owner. The task of a removed hook stays until the machine is seen
 // without the hook, so that an old view of the machine leads to no second task.
 func Machine(v View) Plan {
-	p := &planner{View: v}
+	p := newPlanner(v)
 	have := map[string]*hookv1.HookTask{}
 	for _, t := range v.Tasks {
 		have[t.GetMetadata().GetName()] = t
@@ -50,10 +60,12 @@ func Machine(v View) Plan {
 	for _, h := range Holding(v.Machine) {
 		wanted = append(wanted, p.task(h))
 	}
+	needed := map[string]bool{}
+	for _, w := range wanted {
+		needed[w.GetMetadata().GetName()] = true
+	}
 	for _, t := range v.Tasks {
-		if !slices.ContainsFunc(wanted, func(w *hookv1.HookTask) bool {
-			return w.GetMetadata().GetName() == t.GetMetadata().GetName()
-		}) {
+		if !needed[t.GetMetadata().GetName()] {
 			p.plan.Do = append(p.plan.Do, Action{Verb: RemoveTask, Task: t, Reason: p.unneeded()})
 		}
 	}
@@ -78,6 +90,20 @@ func (p *planner) unneeded() string {
 type planner struct {
 	View
 	plan Plan
+	// holding are the hooks that hold the machine now, by name, and reached the names of those that each waits for,
+	// possibly by way of others.
+	holding map[string]Hook
+	reached map[string]map[string]bool
+}
+
+func newPlanner(v View) *planner {
+	p := &planner{View: v, holding: map[string]Hook{}, reached: map[string]map[string]bool{}}
+	for _, h := range Holding(v.Machine) {
+		if _, twice := p.holding[h.Name]; !twice {
+			p.holding[h.Name] = h
+		}
+	}
+	return p
 }
 
 // task returns the task of a hook without a status.
@@ -128,7 +154,7 @@ func waitsFor(first []string) string {
 func (p *planner) first(of *hookv1.HookTaskSpec) []string {
 	var out []string
 	for _, name := range p.after(of.GetHookName(), of.GetOwner()) {
-		if h, ok := p.holding(name); ok && !p.reaches(h, of.GetHookName(), map[string]bool{}) {
+		if h, ok := p.holding[name]; ok && !p.reaches(h, of.GetHookName()) {
 			out = append(out, fmt.Sprintf("hook %s of %s", h.Name, h.Owner))
 		}
 	}
@@ -139,7 +165,7 @@ func (p *planner) first(of *hookv1.HookTaskSpec) []string {
 func (p *planner) unordered(t *hookv1.HookTask) []Event {
 	var out []Event
 	for _, name := range p.after(t.GetSpec().GetHookName(), t.GetSpec().GetOwner()) {
-		if h, ok := p.holding(name); ok && p.reaches(h, t.GetSpec().GetHookName(), map[string]bool{}) {
+		if h, ok := p.holding[name]; ok && p.reaches(h, t.GetSpec().GetHookName()) {
 			out = append(out, About(t, warning, "HookOrderIgnored", fmt.Sprintf(
 				"it should wait for hook %s of %s, which waits for it: neither waits; change spec.hooks of their hook owners", name,
 				h.Owner)))
@@ -151,29 +177,22 @@ func (p *planner) unordered(t *hookv1.HookTask) []Event {
 // after returns what the settings of a hook say must be removed before it.
 func (p *planner) after(hook, owner string) []string { return p.Owners[owner].hook(hook).GetAfter() }
 
-// holding returns the hook of a name that holds the machine now.
-func (p *planner) holding(name string) (Hook, bool) {
-	holding := Holding(p.Machine)
-	i := slices.IndexFunc(holding, func(h Hook) bool { return h.Name == name })
-	if i < 0 {
-		return Hook{}, false
+// reaches reports whether a hook is the one of a name or waits for it, possibly by way of others.
+func (p *planner) reaches(h Hook, name string) bool {
+	reached, known := p.reached[h.Name]
+	if !known {
+		reached = map[string]bool{h.Name: true}
+		for next := []Hook{h}; len(next) > 0; next = next[1:] {
+			for _, n := range p.after(next[0].Name, next[0].Owner) {
+				if further, ok := p.holding[n]; ok && !reached[n] {
+					reached[n] = true
+					next = append(next, further)
+				}
+			}
+		}
+		p.reached[h.Name] = reached
 	}
-	return holding[i], true
-}
-
-// reaches reports whether a hook waits for the one of a name, possibly by way of others.
-func (p *planner) reaches(h Hook, name string, seen map[string]bool) bool {
-	if h.Name == name {
-		return true
-	}
-	if seen[h.Name] {
-		return false
-	}
-	seen[h.Name] = true
-	return slices.ContainsFunc(p.after(h.Name, h.Owner), func(n string) bool {
-		next, ok := p.holding(n)
-		return ok && p.reaches(next, name, seen)
-	})
+	return reached[name]
 }
 
 // keep updates an existing task. spec is as the machine has it now.
@@ -250,6 +269,23 @@ func (p *planner) unblock(t *hookv1.HookTask, since time.Time) string {
 	return out
 }
 
+// early reports whether less than after has passed since a task was in a state, as this process saw it, and decides
+// again when it has.
+func (p *planner) early(t *hookv1.HookTask, after time.Duration, of func(Sight) time.Duration) bool {
+	if p.Seen == nil {
+		return false
+	}
+	left := after - of(p.Seen[t.GetMetadata().GetName()])
+	if left <= 0 {
+		return false
+	}
+	p.plan.wake(p.Now.Add(left))
+	return true
+}
+
+func sinceBegun(s Sight) time.Duration   { return s.Begun }
+func sinceClaimed(s Sight) time.Duration { return s.Claimed }
+
 // timeOut notes that the timeout of a task's hook has passed, and completes the task where the settings say so.
 func (p *planner) timeOut(t *hookv1.HookTask, created time.Time) []Event {
 	s := t.Status
@@ -261,15 +297,18 @@ func (p *planner) timeOut(t *hookv1.HookTask, created time.Time) []Event {
 		s.Conditions = slices.DeleteFunc(s.Conditions, func(c *metav1.Condition) bool { return c.GetType() == TimedOut })
 		return nil
 	}
+	was := object.FindCondition(s.GetConditions(), TimedOut)
+	if was == nil && p.early(t, at.Sub(started(t, created)), sinceBegun) {
+		return nil
+	}
 	reason, text := "Waiting", fmt.Sprintf("not completed by %s; the machine waits%s", clock(at), overrideHint(t))
 	if proceeds {
 		reason, text = "Proceeded", fmt.Sprintf(
 			"not completed by %s; hook-broker removes the hook, as timeoutPolicy Proceed of hook owner %s requires", clock(at),
 			OwnerName(t.GetSpec().GetOwner()))
 		s.Phase, s.CompletionTime, s.Message = proto.String(Completed), floor(p.Now), proto.String(text)
-		s.ClaimExpiryTime = nil
+		s.ClaimExpiryTime, s.RenewTime = nil, nil
 	}
-	was := object.FindCondition(s.GetConditions(), TimedOut)
 	s.Conditions = object.SetCondition(s.GetConditions(), condition(TimedOut, "True", reason, text), p.Now)
 	if was.GetReason() == reason {
 		return nil
@@ -297,9 +336,12 @@ func (p *planner) expire(t *hookv1.HookTask) []Event {
 		p.plan.wake(s.GetClaimExpiryTime().AsTime())
 		return nil
 	}
+	if p.early(t, lasts(s), sinceClaimed) {
+		return nil
+	}
 	message := fmt.Sprintf("the claim of %s ran out at %s", s.GetClaimedBy(), clock(s.GetClaimExpiryTime().AsTime()))
 	s.Phase, s.Message = proto.String(Pending), proto.String(message)
-	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime = nil, nil, nil
+	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime, s.RenewTime = nil, nil, nil, nil
 	return []Event{About(t, warning, "HookClaimExpired", message)}
 }
 
@@ -326,11 +368,15 @@ func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) 
 	if last.IsZero() && t.Status.GetAttempts() > 0 { // its object was deleted
 		last = created
 	}
+	reported := object.FindCondition(t.Status.GetConditions(), OwnerSeen).GetStatus() == "False"
 	switch unseen := created.Add(unseenAfter); {
 	case owner.Connected:
 		return condition(OwnerSeen, "True", "Connected", fmt.Sprintf("%s is connected", name)), ""
 	case !last.IsZero() && p.Now.Before(last.Add(awayAfter)):
 		p.plan.wake(last.Add(awayAfter))
+		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)),
+			""
+	case !last.IsZero() && !reported && p.early(t, unseenAfter, sinceBegun): // to connect to a new leader
 		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)),
 			""
 	case !last.IsZero():
@@ -339,6 +385,8 @@ func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) 
 			"HookOwnerNotSeen"
 	case p.Now.Before(unseen):
 		p.plan.wake(unseen)
+		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
+	case !reported && p.early(t, unseenAfter, sinceBegun):
 		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
 	}
 	return condition(OwnerSeen, "False", "NeverSeen", fmt.Sprintf(
@@ -356,6 +404,9 @@ func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFact
 	due := started(t, created).Add(after)
 	if p.Now.Before(due) {
 		p.plan.wake(due)
+		return condition(Overdue, "False", "InTime", ""), ""
+	}
+	if !object.IsTrue(t.Status.GetConditions(), Overdue) && p.early(t, after, sinceBegun) {
 		return condition(Overdue, "False", "InTime", ""), ""
 	}
 	return condition(Overdue, "True", "NotCompletedInTime", fmt.Sprintf(

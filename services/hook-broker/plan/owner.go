@@ -162,13 +162,25 @@ type OwnerView struct {
 	Owner     string             // as hooks name it
 	Object    *hookv1.HookOwner  // nil if there is none
 	Tasks     []*hookv1.HookTask // of this owner, in any order
-	Named     bool               // whether a hook of any machine names it; matters only without an object
+	Named     bool               // whether a hook of any machine names it
 	Connected bool               // whether a client streams its tasks
 	LastSeen  time.Time          // last call or end of a stream that this process remembers; zero if none
 }
 
+// unnamedFor is how old the object of an owner must be before it is removed because no hook names the owner.
+const unnamedFor = time.Minute
+
+// forgets reports whether nothing is lost without the object of an owner: no hook names the owner, it was never seen,
+// and no user wrote anything into the object. Machines may name any number of owners, one after the other.
+func (v OwnerView) forgets() bool {
+	m := v.Object.GetMetadata()
+	return !v.Named && !v.Connected && v.LastSeen.IsZero() && v.Object.GetStatus().GetLastSeenTime() == nil &&
+		len(v.Tasks) == 0 && len(m.GetLabels())+len(m.GetAnnotations())+len(m.GetOwnerReferences()) == 0 &&
+		proto.Equal(v.Object.GetSpec(), &hookv1.HookOwnerSpec{Owner: v.Owner})
+}
+
 // Owner decides about the object of an owner, which exists from the moment that a hook names the owner or that it
-// connects.
+// connects. It ends a while after the last hook that names the owner, unless there is something to remember.
 func Owner(v OwnerView) Plan {
 	if v.Object == nil {
 		if !v.Named && !v.Connected && v.LastSeen.IsZero() && len(v.Tasks) == 0 {
@@ -184,6 +196,13 @@ func Owner(v OwnerView) Plan {
 		next.Status = &hookv1.HookOwnerStatus{}
 	}
 	p := Plan{Wake: v.seen(next.Status)}
+	if v.forgets() {
+		if at := v.Object.GetMetadata().GetCreationTimestamp().AsTime().Add(unnamedFor); v.Now.Before(at) {
+			p.wake(at)
+		} else {
+			return Plan{Do: []Action{{Verb: RemoveOwner, Owner: v.Object, Reason: "no hook names it, and it was never seen"}}}
+		}
+	}
 	v.count(next.Status)
 	if !proto.Equal(v.Object.GetStatus(), next.GetStatus()) {
 		p.Do = append(p.Do, Action{Verb: StoreOwner, Owner: next})

@@ -8,13 +8,15 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestWhatIsKnownOfAnOwner(t *testing.T) {
 	object := func(connected bool, seen time.Duration) *hookv1.HookOwner {
-		o := &hookv1.HookOwner{Spec: &hookv1.HookOwnerSpec{Owner: backup}, Status: &hookv1.HookOwnerStatus{
-			Connected: &connected,
-		}}
+		o := &hookv1.HookOwner{
+			Metadata: &metav1.ObjectMeta{CreationTimestamp: timestamppb.New(start)},
+			Spec:     &hookv1.HookOwnerSpec{Owner: backup}, Status: &hookv1.HookOwnerStatus{Connected: &connected},
+		}
 		if seen >= 0 {
 			o.Status.LastSeenTime = floor(start.Add(seen))
 		}
@@ -34,6 +36,12 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 		Pending    int32
 		Conditions string
 		Wake       time.Duration
+		Remove     bool
+	}
+	with := func(change func(*hookv1.HookOwner)) *hookv1.HookOwner {
+		o := object(false, -1)
+		change(o)
+		return o
 	}
 	for name, c := range map[string]struct {
 		view OwnerView
@@ -91,15 +99,40 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 			OwnerView{Now: start.Add(time.Hour), Owner: backup, Object: object(true, 0)},
 			facts{Seen: 0, Conditions: "Seen=False/Away Overdue=False/InTime"},
 		},
+		"one that no hook names any more and that never came ends": {
+			OwnerView{Now: start.Add(time.Minute), Owner: backup, Object: object(false, -1)},
+			facts{Seen: -1, Remove: true},
+		},
+		"not at once": {
+			OwnerView{Now: start.Add(59 * time.Second), Owner: backup, Object: object(false, -1)},
+			facts{Seen: -1, Conditions: "Seen=False/NeverSeen Overdue=False/InTime", Wake: time.Minute},
+		},
+		"not while a hook names it": {
+			OwnerView{Now: start.Add(time.Hour), Owner: backup, Object: object(false, -1), Named: true},
+			facts{Seen: -1, Conditions: "Seen=False/NeverSeen Overdue=False/InTime"},
+		},
+		"not with settings": {
+			OwnerView{Now: start.Add(time.Hour), Owner: backup, Object: with(func(o *hookv1.HookOwner) {
+				o.Spec.ClaimDuration = "5m"
+			})},
+			facts{Seen: -1, Conditions: "Seen=False/NeverSeen Overdue=False/InTime"},
+		},
+		"not with an annotation": {
+			OwnerView{Now: start.Add(time.Hour), Owner: backup, Object: with(func(o *hookv1.HookOwner) {
+				o.Metadata.Annotations = map[string]string{"team": "storage"}
+			})},
+			facts{Seen: -1, Conditions: "Seen=False/NeverSeen Overdue=False/InTime"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Owner(c.view)
 			s := c.view.Object.GetStatus()
 			created := len(p.Do) == 1 && p.Do[0].Verb == CreateOwner
+			removed := len(p.Do) == 1 && p.Do[0].Verb == RemoveOwner
 			if len(p.Do) == 1 && p.Do[0].Verb == StoreOwner {
 				s = p.Do[0].Owner.GetStatus()
 			}
-			got := facts{Create: created, Connected: s.GetConnected(), Pending: s.GetPendingTasks(), Seen: -1}
+			got := facts{Create: created, Connected: s.GetConnected(), Pending: s.GetPendingTasks(), Seen: -1, Remove: removed}
 			if at := s.GetLastSeenTime(); at != nil {
 				got.Seen = at.AsTime().Sub(start)
 			}

@@ -26,6 +26,7 @@ const (
 	CallWebhook = "CallWebhook" // call the webhook of the owner of Action.Task, and note the answer
 	CreateOwner = "CreateOwner" // create Action.Owner
 	StoreOwner  = "StoreOwner"  // write the status of Action.Owner
+	RemoveOwner = "RemoveOwner" // delete Action.Owner, if it is still at the revision it was read at
 )
 
 // Action is one thing to do; of the last fields those are set that the verb names.

@@ -123,7 +123,7 @@ func (s *scenario) command(t *testing.T, words []string) {
 		delete(s.machines, name)
 	case "owner":
 		s.owners[name] = &hookv1.HookOwner{
-			Metadata: &metav1.ObjectMeta{Name: OwnerName(name)},
+			Metadata: &metav1.ObjectMeta{Name: OwnerName(name), CreationTimestamp: timestamppb.New(s.clock)},
 			Spec:     &hookv1.HookOwnerSpec{Owner: name, ClaimDuration: args["claim"], OverdueAfter: args["overdue"]},
 		}
 	case "hook":
@@ -307,7 +307,11 @@ func (s *scenario) do(actions []Action) (changed bool) {
 			s.printf("hook %s is removed from machine %s", hook, a.Machine.GetMetadata().GetName())
 			s.removeHook(a.Task.GetSpec())
 		case CreateOwner:
+			a.Owner.Metadata.CreationTimestamp = timestamppb.New(s.clock)
 			s.owners[a.Owner.GetSpec().GetOwner()] = a.Owner
+		case RemoveOwner:
+			s.printf("owner %s is removed", a.Owner.GetSpec().GetOwner())
+			delete(s.owners, a.Owner.GetSpec().GetOwner())
 		case StoreOwner:
 			s.sayOwner(s.owners[a.Owner.GetSpec().GetOwner()], a.Owner)
 			s.owners[a.Owner.GetSpec().GetOwner()] = a.Owner

@@ -2,12 +2,12 @@ package plan
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/webhook"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -62,7 +62,7 @@ func NextCall(t *hookv1.HookTask, owner OwnerFacts, now time.Time) (at time.Time
 	s := t.GetStatus()
 	switch {
 	case owner.Settings.GetWebhook() == nil, s.GetPhase() == Waiting, s.GetPhase() == Completed,
-		s.GetPhase() == Claimed && s.GetClaimedBy() != brokerUser && !expired(s, now):
+		s.GetPhase() == Claimed && s.GetClaimedBy() != brokerUser:
 		return time.Time{}, false
 	case s.GetWebhook().GetNextTime() == nil:
 		return now, true
@@ -79,7 +79,8 @@ func (p *planner) call(t *hookv1.HookTask, owner OwnerFacts) {
 		p.plan.wake(at)
 	default:
 		p.plan.Do = append(p.plan.Do, Action{
-			Verb: CallWebhook, Task: t, Reason: "the webhook of its owner is due: " + owner.Settings.GetWebhook().GetUrl(),
+			Verb: CallWebhook, Task: t, Reason: "the webhook of its owner is due: " +
+				webhook.Shown(owner.Settings.GetWebhook().GetUrl()),
 		})
 	}
 }
@@ -199,51 +200,13 @@ func WebhookFaults(o *hookv1.HookOwnerSpec, allowed []string) []object.Fault {
 		return []object.Fault{object.Faultf("spec.webhook", "must be absent: etcd-guardian is the owner of %s", quorumOwner)}
 	}
 	bad := lengthFault("spec.webhook.timeout", w.GetTimeout(), shortestCall, longestCall)
-	if why := URLFault(w.GetUrl()); why != "" {
+	if why := webhook.URLFault(w.GetUrl()); why != "" {
 		return append(bad, object.Faultf("spec.webhook.url", "%s", why))
 	}
-	for _, a := range allowed {
-		if within(w.GetUrl(), a) {
-			return bad
-		}
+	if webhook.Allowed(w.GetUrl(), allowed) {
+		return bad
 	}
 	return append(bad, object.Faultf("spec.webhook.url",
 		"%q is not allowed: an administrator allows addresses with --set hook-broker.webhook-allow=URL of windlass up",
 		w.GetUrl()))
-}
-
-// URLFault returns why an address cannot be that of a webhook; empty if it can.
-func URLFault(text string) string {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil:
-		return "is no URL"
-	case u.Scheme != "https":
-		return "must begin with https://"
-	case u.Hostname() == "" || u.Opaque != "":
-		return "must have a host"
-	case u.User != nil:
-		return "must not contain a user or password"
-	case u.Fragment != "" || strings.Contains(u.EscapedPath(), "/.") || strings.Contains(u.EscapedPath(), "%"):
-		return "must have a plain path without a fragment, escapes and segments that begin with a dot"
-	}
-	return ""
-}
-
-// within reports whether an address is one that another one allows. Both were checked.
-func within(text, allowed string) bool {
-	u, errURL := url.Parse(text)
-	a, errAllowed := url.Parse(allowed)
-	if errURL != nil || errAllowed != nil || !strings.EqualFold(u.Hostname(), a.Hostname()) || port(u) != port(a) {
-		return false
-	}
-	path, prefix := u.Path, strings.TrimSuffix(a.Path, "/")
-	return path == prefix || strings.HasPrefix(path, prefix+"/")
-}
-
-func port(u *url.URL) string {
-	if p := u.Port(); p != "" {
-		return p
-	}
-	return "443"
 }

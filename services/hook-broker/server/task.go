@@ -9,7 +9,6 @@ import (
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
-	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -38,9 +37,10 @@ type Policy interface {
 
 // Views shows what the controller decides with.
 type Views interface {
-	// Machine returns what decides about the tasks of a live machine, and Given about those of a machine of a request.
+	// WaitSynced waits until the machines are known, or ctx ends.
+	WaitSynced(ctx context.Context) error
+	// Machine returns what decides about the tasks of a machine.
 	Machine(k object.Key) plan.View
-	Given(m *machinev1.Machine) plan.View
 	// Facts returns what tasks depend on of their owner.
 	Facts(owner string) plan.OwnerFacts
 }

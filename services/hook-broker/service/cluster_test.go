@@ -95,7 +95,7 @@ func (c *cluster) startMachineAPI() {
 			Finalizers: []string{"machine.machine.openshift.io"}, KeepStatus: true,
 			Admit: func(w *resource.Write[*machinev1.Machine]) error { return c.admit(p.Policy, w) },
 		})
-	if err := resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, nil, c.machines); err != nil {
+	if err := resource.Register(p.Services, &machinev1.MachineService_ServiceDesc, nil, c.machines); err != nil {
 		c.t.Fatal(err)
 	}
 	c.machineAPI = p.Address()

@@ -7,8 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/windlass-dev/windlass/kit/serve"
-
-	"github.com/windlass-dev/windlass/services/hook-broker/plan"
+	"github.com/windlass-dev/windlass/kit/webhook"
 )
 
 // machineAPI is the sibling that has the machines.
@@ -41,7 +40,7 @@ func parse(args []string, out io.Writer) (serve.Config, options, error) {
 		return c, o, errors.New("--webhook-allow needs --webhook-keys")
 	}
 	for _, u := range o.webhooks {
-		if why := plan.URLFault(u); why != "" {
+		if why := webhook.URLFault(u); why != "" {
 			return c, o, fmt.Errorf("--webhook-allow %q %s", u, why)
 		}
 	}

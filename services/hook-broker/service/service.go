@@ -49,11 +49,14 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, opts options) (
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, opts.webhooks, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
+	p.Metrics.MustRegister(recorder)
 	there := presence.New(time.Now)
-	views := controller.NewViews(tables, machines, there, time.Now)
+	start := time.Now()
+	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
+	views := controller.NewViews(tables, machines, there, time.Now, elapsed)
 	control := controller.New(controller.Config{
 		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
-		Webhooks: &webhook.Caller{Keys: opts.keys, Now: time.Now},
+		Webhooks: &webhook.Caller{Keys: opts.keys, Allowed: opts.webhooks, Now: time.Now},
 		Presence: there, Views: views, Events: recorder, Log: p.Log,
 	})
 
@@ -66,5 +69,5 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, opts options) (
 	return []serve.Part{
 		machines.Run, recorder.Run,
 		p.Lead(etcd, control.Lead),
-	}, recorder.Register(p.GRPC)
+	}, recorder.Register(p.Services)
 }

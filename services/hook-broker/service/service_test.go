@@ -178,7 +178,7 @@ func TestOnlyWhoAnswersForTheOwnerTouchesATask(t *testing.T) {
 		}
 	}
 	for method := range calls {
-		for deadline := time.Now().Add(10 * time.Second); !c.inRefusals(method, "my-storage-controller"); runtime.Gosched() {
+		for deadline := time.Now().Add(2 * time.Minute); !c.inRefusals(method, "my-storage-controller"); runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Errorf("the refusal of %s is not in the audit log", method)
 				break
@@ -391,6 +391,22 @@ func TestThePlanOfAMachineNeedsTheRightToPlan(t *testing.T) {
 	if held := p.GetHeldBack(); err != nil || len(held) != 1 || held[0].GetObject().GetName() != "m" ||
 		held[0].GetUnblock() != backup+" completes task "+name {
 		t.Errorf("the plan is %v, %v", p, err)
+	}
+	many := &machinev1.Machine{Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{}}}
+	for i := range 129 {
+		many.Spec.LifecycleHooks.PreDrain = append(many.Spec.LifecycleHooks.PreDrain,
+			&machinev1.LifecycleHook{Name: fmt.Sprint("hook", i), Owner: "owner"})
+	}
+	for path, r := range map[string]*hookv1.PlanHookTasksRequest{
+		"machine.spec.lifecycleHooks: has 129": {Machine: many},
+		"tasks.items: has 1001": {Name: "m", Namespace: namespace, Tasks: &hookv1.HookTaskList{
+			Items: make([]*hookv1.HookTask, 1001),
+		}},
+	} {
+		_, err := hookv1.NewHookTaskServiceClient(c.admin()).PlanHookTasks(t.Context(), r)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 	if _, err := c.tasks(backup).PlanHookTasks(t.Context(), ask); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the plan for an owner of hooks = %v, want PERMISSION_DENIED", err)

@@ -23,10 +23,9 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/kit/webhook/reach"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/windlass-dev/windlass/services/hook-broker/webhook"
 )
 
 // ownAddress returns an address of this host that a webhook may have.
@@ -37,7 +36,7 @@ func ownAddress(t *testing.T) netip.Addr {
 		t.Fatal(err)
 	}
 	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && webhook.Reachable(p.Addr()) == nil {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && reach.Allowed(p.Addr()) == nil {
 			return p.Addr()
 		}
 	}

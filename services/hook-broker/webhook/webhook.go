@@ -7,24 +7,23 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"github.com/windlass-dev/windlass/kit/webhook"
+	"github.com/windlass-dev/windlass/kit/webhook/reach"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/windlass-dev/windlass/services/hook-broker/plan"
@@ -39,16 +38,20 @@ const (
 // Caller calls webhooks. Keys has a file for each owner, under the name of its HookOwner, with the key that signs what
 // is sent to it: at least 32 bytes, or "whsec_" and their base64.
 type Caller struct {
-	Keys string // directory
-	Now  func() time.Time
+	Keys    string   // directory
+	Allowed []string // addresses as webhook.Allowed describes them
+	Now     func() time.Time
 
-	// reach returns why an address may not be connected to; nil means Reachable.
+	// reach returns why an address may not be connected to; nil means reach.Allowed.
 	reach func(netip.Addr) error
 }
 
 // Call posts a task to the webhook of its owner and returns the answer. ctx limits how long it may take.
 func (c *Caller) Call(ctx context.Context, w *hookv1.HookWebhook, t *hookv1.HookTask) (plan.Answer, error) {
 	var a plan.Answer
+	if !webhook.Allowed(w.GetUrl(), c.Allowed) { // since it was stored, an administrator may have changed what is allowed
+		return a, fmt.Errorf("%s is not allowed: see --webhook-allow of hook-broker", w.GetUrl())
+	}
 	body, err := protojson.Marshal(t)
 	if err != nil {
 		return a, err
@@ -69,75 +72,44 @@ func (c *Caller) Call(ctx context.Context, w *hookv1.HookWebhook, t *hookv1.Hook
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+	at := webhook.Shown(w.GetUrl()) // errors are in the status of the task, which more users read than its owner's address
 	resp, err := client.Do(req)
+	if failed := (*url.Error)(nil); errors.As(err, &failed) {
+		err = fmt.Errorf("%s: %w", at, failed.Err)
+	}
 	if err != nil {
 		return a, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return a, fmt.Errorf("%s answered %s, must be 200", w.GetUrl(), resp.Status)
+		return a, fmt.Errorf("%s answered %s, must be 200", at, resp.Status)
 	}
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer+1))
 	switch {
 	case err != nil:
-		return a, fmt.Errorf("read the answer of %s: %w", w.GetUrl(), err)
+		return a, fmt.Errorf("read the answer of %s: %w", at, err)
 	case len(raw) > mostAnswer:
-		return a, fmt.Errorf("the answer of %s is longer than %d bytes", w.GetUrl(), mostAnswer)
+		return a, fmt.Errorf("the answer of %s is longer than %d bytes", at, mostAnswer)
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
-		return a, fmt.Errorf("the answer of %s: %w", w.GetUrl(), err)
+		return a, fmt.Errorf("the answer of %s: %w", at, err)
 	}
 	if err := a.Check(); err != nil {
-		return a, fmt.Errorf("the answer of %s: %w", w.GetUrl(), err)
+		return a, fmt.Errorf("the answer of %s: %w", at, err)
 	}
 	return a, nil
 }
 
 // transport connects once, without a proxy: a proxy would connect to addresses that are not checked.
 func (c *Caller) transport(w *hookv1.HookWebhook) (*http.Transport, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if pem := w.GetCaBundle(); pem != "" {
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM([]byte(pem)) {
-			return nil, errors.New("spec.webhook.caBundle contains no certificate")
-		}
+	cfg, err := reach.TLS([]byte(w.GetCaBundle()))
+	if err != nil {
+		return nil, fmt.Errorf("spec.webhook.caBundle: %w", err)
 	}
-	reach := c.reach
-	if reach == nil {
-		reach = Reachable
-	}
-	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		return reach(at.Addr())
-	}}
 	return &http.Transport{
-		Proxy: nil, DialContext: dialer.DialContext, TLSClientConfig: cfg, DisableKeepAlives: true,
+		Proxy: nil, DialContext: reach.Dialer(c.reach).DialContext, TLSClientConfig: cfg, DisableKeepAlives: true,
 		MaxResponseHeaderBytes: mostAnswer, ForceAttemptHTTP2: true,
 	}, nil
-}
-
-var (
-	nat64 = netip.MustParsePrefix("64:ff9b::/96")
-	here  = netip.MustParsePrefix("0.0.0.0/8")
-	// metadata is where a cloud serves the credentials of its machines by IPv6; by IPv4 it is a link-local address.
-	metadata = netip.MustParseAddr("fd00:ec2::254")
-)
-
-// Reachable returns why a webhook may not be at an address. It is asked about each address that is connected to, after
-// names were resolved.
-func Reachable(a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	if raw := a.As16(); nat64.Contains(a) {
-		a = netip.AddrFrom4([4]byte(raw[12:]))
-	}
-	if a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() || here.Contains(a) ||
-		a == metadata || !a.IsValid() {
-		return fmt.Errorf("a webhook must not be at a loopback, link-local or multicast address, and %s is one", a)
-	}
-	return nil
 }
 
 // sign adds the headers of Standard Webhooks 1.0.

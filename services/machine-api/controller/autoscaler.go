@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -18,6 +20,7 @@ import (
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -37,12 +40,40 @@ type Follower[T object.Object] interface {
 	WaitSynced(ctx context.Context) error
 	Run(ctx context.Context) error
 	CatchUp(ctx context.Context) error
+	// Refusal returns why the other service refuses to send the objects for want of rights; empty if it does not.
+	Refusal() string
 }
 
 // scaling is what the autoscaler keeps between its decisions.
 type scaling struct {
 	mu   sync.Mutex
 	next time.Time // no decision before
+
+	refusal atomic.Pointer[string] // of a question of the last decision, by scheduler; nil or empty if there was none
+}
+
+// Refused returns what scheduler refuses to the autoscaler for want of rights; empty if it refuses nothing, or if there
+// is no cluster autoscaler. A cluster whose policy is older than the autoscaler has no rules for it.
+func (c *Controller) Refused() string {
+	if _, ok := c.Tables.ClusterAutoscalers.Lookup("", kinds.AutoscalerName); !ok {
+		return ""
+	}
+	if c.Pods == nil {
+		return ""
+	}
+	why := cmp.Or(c.Pods.Refusal(), c.Budgets.Refusal())
+	if asked := c.scaling.refusal.Load(); why == "" && asked != nil {
+		why = *asked
+	}
+	return lacksRights(why)
+}
+
+// lacksRights says of a refusal what causes it; empty if there is none.
+func lacksRights(refusal string) string {
+	if refusal == "" {
+		return ""
+	}
+	return "the policy lacks rights that the autoscaler needs: " + refusal
 }
 
 // FollowPods fills the copies of pods and disruption budgets from the time on when there is a cluster autoscaler:
@@ -115,6 +146,7 @@ func (c *Controller) scale(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+	c.spans.Keep(kinds.AutoscalerName, p.States, c.Now())
 	if err := c.storeSizes(ctx, p); err != nil {
 		return time.Time{}, err
 	}
@@ -222,8 +254,10 @@ func (c *Controller) catchUpSizes(ctx context.Context) error {
 // ViewAutoscaler returns what the sizes of the live sets depend on.
 func (c *Controller) ViewAutoscaler() plan.AutoscalerView {
 	nodes, seen := c.nodesByName()
+	now := c.Now()
 	v := plan.AutoscalerView{
-		Now: c.Now(), Autoscalers: c.Tables.Autoscalers.All(), Sets: c.Tables.Sets.All(),
+		Now: now, Seen: c.spans.Clock(kinds.AutoscalerName, now).Seen, Autoscalers: c.Tables.Autoscalers.All(),
+		Sets:     c.Tables.Sets.All(),
 		Machines: c.Tables.Machines.All(), Nodes: nodes,
 	}
 	if ca, ok := c.Tables.ClusterAutoscalers.Lookup("", kinds.AutoscalerName); ok {
@@ -235,6 +269,8 @@ func (c *Controller) ViewAutoscaler() plan.AutoscalerView {
 		return v
 	case !seen:
 		v.Unseen = "eviction-controller has not sent the nodes yet"
+	case c.Pods.Refusal() != "" || c.Budgets.Refusal() != "":
+		v.Unseen = lacksRights(cmp.Or(c.Pods.Refusal(), c.Budgets.Refusal()))
 	case !c.Pods.IsSynced() || !c.Budgets.IsSynced():
 		v.Unseen = "scheduler has not sent the pods yet"
 	}
@@ -261,6 +297,10 @@ func (c *Controller) PlanAutoscaler(ctx context.Context, v plan.AutoscalerView,
 	plan.AutoscalerPlan, error,
 ) {
 	v.Answers = map[string]*schedulingv1.PlanPlacementResponse_Result{}
+	refusal := ""
+	if given == nil {
+		defer func() { c.scaling.refusal.Store(&refusal) }()
+	}
 	p := plan.Autoscale(v)
 	for round := 0; len(p.Ask) > 0; round++ {
 		if round == questionRounds {
@@ -269,6 +309,10 @@ func (c *Controller) PlanAutoscaler(ctx context.Context, v plan.AutoscalerView,
 		for some := range slices.Chunk(p.Ask, questionsAtOnce) {
 			if err := c.askScheduler(ctx, some, given, v.Answers); err != nil {
 				v.Unseen = "scheduler does not answer: " + describe(err)
+				if status.Code(err) == codes.PermissionDenied {
+					refusal = describe(err)
+					v.Unseen = lacksRights(refusal)
+				}
 				return plan.Autoscale(v), nil
 			}
 		}

@@ -19,6 +19,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -74,6 +76,13 @@ func (s *cpuScheduler) PlanPlacement(_ context.Context, r *schedulingv1.PlanPlac
 // scheduled adds a scheduler to a world, and starts controllers that know it.
 func (w *world) scheduled() *cpuScheduler {
 	w.t.Helper()
+	s, _ := w.scheduledBy()
+	return s
+}
+
+// scheduledBy is scheduled, and returns the controllers too.
+func (w *world) scheduledBy() (*cpuScheduler, *Controller) {
+	w.t.Helper()
 	s := &cpuScheduler{w: w, pods: resource.NewTable(w.store, protovalidate.GlobalValidator,
 		resource.Config[*schedulingv1.Pod]{KeepStatus: true, Log: quiet()})}
 	budgets := resource.NewTable(w.store, protovalidate.GlobalValidator,
@@ -89,7 +98,7 @@ func (w *world) scheduled() *cpuScheduler {
 	must(w.t, err)
 	c := w.start(func(cfg *Config) { cfg.Scheduler, cfg.Pods, cfg.Budgets = w.conns["scheduler"], pods, copies })
 	background(w.t, c.FollowPods)
-	return s
+	return s, c
 }
 
 // pending creates a pod that no node fits.
@@ -216,6 +225,60 @@ func TestASetFollowsThePods(t *testing.T) {
 	}
 }
 
+// Machines under way count for the pods that wait: the decisions between the growth of a set and the first of its nodes
+// add no further machine, though the set has room for many.
+func TestASetDoesNotGrowAgainWhileItsMachinesAreUnderWay(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduled()
+	set := newSet(1)
+	set.Metadata.Annotations = map[string]string{"machine.openshift.io/vCPU": "2", "machine.openshift.io/memoryMb": "4096"}
+	w.createSet(set)
+	w.runningNames(1)
+	w.joined()
+	w.cloud.set(func(c *cloud) { c.silent = true }) // no node joins from here on
+	_, err := w.tables.Autoscalers.Create(t.Context(), &machinev1.MachineAutoscaler{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "workers"},
+		Spec: &machinev1.MachineAutoscalerSpec{
+			MinReplicas: 1, MaxReplicas: 100, ScaleTargetRef: &machinev1.MachineAutoscalerTarget{
+				Kind: "MachineSet", Name: "workers",
+			},
+		},
+	})
+	must(t, err)
+	_, err = w.tables.ClusterAutoscalers.Create(t.Context(), &machinev1.ClusterAutoscaler{
+		Metadata: &metav1.ObjectMeta{Name: "default"},
+	})
+	must(t, err)
+	for _, name := range []string{"a", "b", "c"} {
+		s.pending(name)
+	}
+	// A pod on the node and two on further ones. Pods may come in one decision or in several.
+	for decided := 0; decided < 3; decided++ {
+		var last *machinev1.MachineAutoscalerStatus
+		eventually(t, func() error {
+			a, _ := w.tables.Autoscalers.Lookup("openshift-machine-api", "workers")
+			if last = a.GetStatus(); last.GetDesiredReplicas() > 3 {
+				return nil
+			}
+			if last.GetCurrentReplicas() != 3 || last.GetUnderwayMachines() != 2 {
+				return fmt.Errorf("no decision with two machines under way yet: %v", last)
+			}
+			return nil
+		})
+		if last.GetDesiredReplicas() != 3 {
+			t.Fatalf("with two machines under way for the two pods that wait, the set is to have %d replicas: %v",
+				last.GetDesiredReplicas(), last)
+		}
+		// Another decision, whose status differs from this one.
+		_, err := w.tables.Autoscalers.Modify(t.Context(), object.Key{Namespace: "openshift-machine-api", Name: "workers"},
+			func(a *machinev1.MachineAutoscaler) error { a.Status = nil; return nil })
+		must(t, err)
+	}
+	if set, _ := w.tables.Sets.Lookup("openshift-machine-api", "workers"); set.GetSpec().GetReplicas() != 3 {
+		t.Errorf("the set has %d replicas, want 3", set.GetSpec().GetReplicas())
+	}
+}
+
 // A status does not keep what it says of a change that failed.
 func TestAChangeOfSizeThatFailsIsTakenBack(t *testing.T) {
 	w := newWorld(t)
@@ -263,4 +326,52 @@ func TestAChangeOfSizeThatFailsIsTakenBack(t *testing.T) {
 	if a.GetStatus().GetLastScaleDownFailureTime() == nil {
 		t.Errorf("the status is %v", a.GetStatus())
 	}
+}
+
+// A policy that is older than the autoscaler lacks rules for it. The statuses say so until it has them.
+func TestMissingRightsAreInTheStatus(t *testing.T) {
+	w := newWorld(t)
+	for _, method := range []string{"WatchPods", "WatchPodDisruptionBudgets", "PlanPlacement"} {
+		w.refuse(method, status.Error(codes.PermissionDenied, method+" is not allowed"))
+	}
+	s, c := w.scheduledBy()
+	set := newSet(1)
+	set.Metadata.Annotations = map[string]string{"machine.openshift.io/vCPU": "2", "machine.openshift.io/memoryMb": "4096"}
+	w.createSet(set)
+	w.runningNames(1)
+	w.joined()
+	_, err := w.tables.Autoscalers.Create(t.Context(), &machinev1.MachineAutoscaler{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "workers"},
+		Spec: &machinev1.MachineAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: &machinev1.MachineAutoscalerTarget{
+			Kind: "MachineSet", Name: "workers",
+		}},
+	})
+	must(t, err)
+	if got := c.Refused(); got != "" {
+		t.Errorf("without a cluster autoscaler %q is reported, want nothing: no right is needed", got)
+	}
+	_, err = w.tables.ClusterAutoscalers.Create(t.Context(), &machinev1.ClusterAutoscaler{
+		Metadata: &metav1.ObjectMeta{Name: "default"},
+	})
+	must(t, err)
+	s.pending("a")
+	says := func(refused string) {
+		t.Helper()
+		eventually(t, func() error {
+			a, _ := w.tables.ClusterAutoscalers.Lookup("", "default")
+			active := object.FindCondition(a.GetStatus().GetConditions(), "Active")
+			if c.Refused() != refused || active.GetMessage() != refused {
+				return fmt.Errorf("reported is %q, the autoscaler is %v", c.Refused(), active)
+			}
+			return nil
+		})
+	}
+	const lacks = "the policy lacks rights that the autoscaler needs: "
+	says(lacks + "WatchPods is not allowed")
+	w.refuse("WatchPods", nil)
+	says(lacks + "WatchPodDisruptionBudgets is not allowed")
+	w.refuse("WatchPodDisruptionBudgets", nil)
+	says(lacks + "PlanPlacement is not allowed")
+	w.refuse("PlanPlacement", nil)
+	says("")
 }

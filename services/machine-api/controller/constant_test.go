@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/nodeid"
@@ -40,7 +42,7 @@ func fleet(t testing.TB, n int) (*Controller, *resource.Cache[*nodev1.Node]) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	c := New(Config{
-		Tables: tables, Providers: provider.New(nil, quiet()), Nodes: nodes, Drains: drains, Eviction: conn,
+		Tables: tables, Providers: provider.New(nil, nil, quiet()), Nodes: nodes, Drains: drains, Eviction: conn,
 		Events: noEvents{}, Log: quiet(),
 	})
 	var machines []*machinev1.Machine
@@ -83,6 +85,31 @@ func running(i int) (*machinev1.Machine, *nodev1.Node) {
 			Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)}},
 		},
 	}, node
+}
+
+// The nodes of workers, of which there are thousands, do not have the control plane decided again.
+func TestANodeConcernsTheControlPlaneWhileItIsOneOfIts(t *testing.T) {
+	_, worker := running(1)
+	master := proto.CloneOf(worker)
+	master.Metadata.Labels = map[string]string{"node-role.kubernetes.io/master": ""}
+	for name, test := range map[string]struct {
+		ch   resource.Change[*nodev1.Node]
+		want bool
+	}{
+		"a new worker":     {resource.Change[*nodev1.Node]{Object: worker}, false},
+		"a changed worker": {resource.Change[*nodev1.Node]{Object: worker, Previous: worker, Existed: true}, false},
+		"a new master":     {resource.Change[*nodev1.Node]{Object: master}, true},
+		"a deleted master": {resource.Change[*nodev1.Node]{
+			Object: master, Previous: master, Existed: true,
+			Deleted: true,
+		}, true},
+		"one that becomes one": {resource.Change[*nodev1.Node]{Object: master, Previous: worker, Existed: true}, true},
+		"one that was one":     {resource.Change[*nodev1.Node]{Object: worker, Previous: master, Existed: true}, true},
+	} {
+		if got := ofControlPlane(test.ch); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
 }
 
 // BenchmarkNodeChange is the work of one changed node by the number of machines: on the goroutine of the informer
@@ -198,6 +225,95 @@ func TestASetIsPlannedWithoutReadingOtherSetsMachinesAndNodes(t *testing.T) {
 	if v, _ := c.ViewSet(other); len(v.Machines) != 1 || len(v.Sets) != 2 {
 		t.Errorf("with a machine without an owner the other set sees %d machines and %d sets, want 1 and 2",
 			len(v.Machines), len(v.Sets))
+	}
+}
+
+// lead makes the machine of a number and its node those of a control plane.
+func lead(i int) (*machinev1.Machine, *nodev1.Node) {
+	m, n := running(i)
+	m.Metadata.Labels = map[string]string{plan.LabelRole: plan.RoleMaster, plan.LabelType: plan.RoleMaster}
+	m.Metadata.OwnerReferences = nil
+	n.Metadata.Labels = map[string]string{"node-role.kubernetes.io/control-plane": ""}
+	return m, n
+}
+
+func TestAControlPlaneIsPlannedWithoutReadingOtherMachinesAndNodes(t *testing.T) {
+	c, nodes := fleet(t, 3)
+	c.Nodes = unlisted{nodes, t}
+	put := func(m *machinev1.Machine, n *nodev1.Node) {
+		if m != nil {
+			c.Tables.Machines.Step(c.Tables.Machines.Revision()+1, []resource.Change[*machinev1.Machine]{
+				{Key: object.KeyOf(m), Object: m},
+			})
+		}
+		nodes.Step(nodes.Revision()+1, []resource.Change[*nodev1.Node]{{Key: object.KeyOf(n), Object: n}})
+	}
+	put(lead(10))
+	put(lead(11))
+	worker, promoted := lead(12) // a node of the control plane that is a worker's: it is managed
+	worker.Metadata.Labels = nil
+	put(worker, promoted)
+	_, stray := lead(13)
+	put(nil, stray)
+	set := newControlPlane()
+	set.Metadata.Namespace = "openshift-machine-api"
+	v, _ := c.ViewControlPlane(set)
+	if got := names(v.Machines); len(got) != 3 || len(v.Nodes) != 4 {
+		t.Errorf("it sees machines %v and %d nodes, want 3 and 4", got, len(v.Nodes))
+	}
+	c.Nodes = nodes
+	all, few := v, v
+	all.Machines, all.Nodes = c.machinesIn("openshift-machine-api"), map[string]*nodev1.Node{}
+	for n := range nodes.Objects() {
+		all.Nodes[n.GetMetadata().GetName()] = n
+	}
+	want, got := plan.ControlPlane(all), plan.ControlPlane(few)
+	if want.Fault != "Found 1 unmanaged node(s): worker-00013" || got.Fault != want.Fault ||
+		!proto.Equal(got.Status, want.Status) || len(got.Members) != len(want.Members) {
+		t.Errorf("the plan is %+v, that of all machines and nodes %+v", got, want)
+	}
+	// A selector that does not name the role may match any machine.
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	if v, _ := c.ViewControlPlane(set); len(v.Machines) != 6 {
+		t.Errorf("it sees machines %v, want all", names(v.Machines))
+	}
+}
+
+func TestTheNodeOfAWorkerWakesNoControlPlane(t *testing.T) {
+	c, nodes := fleet(t, 1)
+	woken := make(chan string, 10)
+	c.controlPlanes = controller.NewLoop("test", 1, func(_ context.Context, key string) (time.Time, error) {
+		woken <- key
+		return time.Time{}, nil
+	}, quiet())
+	c.controlPlanes.Begin(func() []string { return []string{"begun"} })
+	background(t, c.controlPlanes.Run)
+	<-woken // it runs
+	set := newControlPlane()
+	set.Metadata.Namespace = "openshift-machine-api"
+	c.Tables.ControlPlanes.Replace([]*machinev1.ControlPlaneMachineSet{set}, 1)
+	change := func(before, now *nodev1.Node) {
+		nodes.Step(nodes.Revision()+1, []resource.Change[*nodev1.Node]{
+			{Key: object.KeyOf(now), Object: now, Previous: before, Existed: before != nil},
+		})
+	}
+	_, worker := running(0)
+	change(worker, worker)
+	_, master := lead(5)
+	change(nil, master)
+	if got := <-woken; got != object.KeyOf(set).String() {
+		t.Errorf("woken: %s", got)
+	}
+	plain := object.Clone(master)
+	plain.Metadata.Labels = nil
+	change(master, plain) // it was a node of the control plane
+	if got := <-woken; got != object.KeyOf(set).String() {
+		t.Errorf("woken: %s", got)
+	}
+	change(plain, plain)
+	c.controlPlanes.Add("last")
+	if got := <-woken; got != "last" {
+		t.Errorf("the node of a worker woke %s", got)
 	}
 }
 

@@ -53,6 +53,7 @@ type Copy[T object.Object] interface {
 const (
 	byMachineUID = "machine uid" // of the machine that the node's agent registered for
 	byProviderID = "spec.providerID"
+	controlPlane = "control plane" // of the nodes with a label of the control plane
 )
 
 // Bootstrap makes what a new instance joins the cluster with.
@@ -100,6 +101,7 @@ type Controller struct {
 
 	memory  memory
 	orphans orphans
+	spans   controller.Spans
 }
 
 // New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
@@ -119,6 +121,7 @@ func New(cfg Config) *Controller {
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
 	// One worker: two health checks never decide about the same machine at the same time.
 	c.healthChecks = loop(c, cfg.Tables.HealthChecks, "machinehealthcheck", 1, c.reconcileHealthCheck)
+	c.healthChecks.Needs(cfg.Tables.Revocations)
 	c.healthChecks.Pace()
 	c.instances = c.loops.Loop("instance", max(1, len(cfg.Providers.Names())), c.reconcileInstances)
 	c.instances.Needs(cfg.Tables.Machines, cfg.Tables.Infrastructure)
@@ -132,6 +135,7 @@ func New(cfg Config) *Controller {
 		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
 	c.memory.reset()
 	c.orphans.reset()
+	c.spans.Reset(c.Now())
 	indexNodes(cfg.Nodes)
 	c.subscribe()
 	c.followSizes()
@@ -164,6 +168,12 @@ func indexNodes(nodes Copy[*nodev1.Node]) {
 		return []string{n.GetMetadata().GetAnnotations()[nodeid.MachineUID]}
 	})
 	nodes.Index(byProviderID, func(n *nodev1.Node) []string { return []string{n.GetSpec().GetProviderId()} })
+	nodes.Index(controlPlane, func(n *nodev1.Node) []string {
+		if !plan.IsControlPlaneNode(n) {
+			return nil
+		}
+		return []string{controlPlane}
+	})
 }
 
 // subscribe says which objects each change makes worth a look.
@@ -179,7 +189,7 @@ func (c *Controller) subscribe() {
 		c.machines.Add(c.Tables.Machines.Keys()...)
 		c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
 	})
-	c.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.nodeChanged(ch.Object) })
+	c.Nodes.Subscribe(c.nodeChanged)
 	c.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
 		ref := ch.Object.GetSpec().GetMachineRef()
 		c.machines.Add(object.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}.String())
@@ -198,10 +208,10 @@ func (c *Controller) machineChanged(ch resource.Change[*machinev1.Machine]) {
 // ownersOf enqueues the set of a machine, or every set that might adopt it.
 func (c *Controller) ownersOf(m *machinev1.Machine) {
 	ns := m.GetMetadata().GetNamespace()
-	if plan.Role(m) == plan.RoleMaster {
+	owner := object.ControllerOf(m)
+	if plan.Role(m) == plan.RoleMaster || owner.GetKind() == c.Tables.ControlPlanes.Type().GetKind() {
 		c.controlPlanes.Add(object.Key{Namespace: ns, Name: kinds.ClusterName}.String())
 	}
-	owner := object.ControllerOf(m)
 	switch {
 	case owner == nil:
 		c.adopters(m)
@@ -235,8 +245,25 @@ func (c *Controller) setChanged(ch resource.Change[*machinev1.MachineSet]) {
 	}
 }
 
-// nodeChanged enqueues the machines that a node may be of, and all control planes.
-func (c *Controller) nodeChanged(node *nodev1.Node) {
+// nodeChanged enqueues the machines that a node may be of and their sets, and all control planes if it is or was a
+// node of one.
+func (c *Controller) nodeChanged(ch resource.Change[*nodev1.Node]) {
+	node := ch.Object
+	for _, m := range c.machinesOf(node) {
+		c.machines.Add(object.KeyOf(m).String())
+		c.ownersOf(m)
+	}
+	if ofControlPlane(ch) {
+		c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
+	}
+	if len(c.Tables.Autoscalers.Keys()) > 0 {
+		c.sizes.Add(kinds.AutoscalerName)
+	}
+	c.healthChecks.Add(c.Tables.HealthChecks.Keys()...) // each node counts for whether the nodes report
+}
+
+// machinesOf returns the machines that a node may be of: those that name it, and that it names.
+func (c *Controller) machinesOf(node *nodev1.Node) []*machinev1.Machine {
 	machines := c.Tables.Machines.ByIndex(kinds.ByNode, node.GetMetadata().GetName())
 	if id := node.GetSpec().GetProviderId(); id != "" {
 		machines = append(machines, c.Tables.Machines.ByIndex(kinds.ByInstance, id)...)
@@ -244,15 +271,12 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 	if uid := node.GetMetadata().GetAnnotations()[nodeid.MachineUID]; uid != "" {
 		machines = append(machines, c.Tables.Machines.ByIndex(kinds.ByUID, uid)...)
 	}
-	for _, m := range machines {
-		c.machines.Add(object.KeyOf(m).String())
-		c.ownersOf(m)
-	}
-	c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
-	if len(c.Tables.Autoscalers.Keys()) > 0 {
-		c.sizes.Add(kinds.AutoscalerName)
-	}
-	c.healthChecks.Add(c.Tables.HealthChecks.Keys()...) // each node counts for whether the nodes report
+	return machines
+}
+
+// ofControlPlane reports whether a changed node is a node of the control plane, or was one before.
+func ofControlPlane(ch resource.Change[*nodev1.Node]) bool {
+	return plan.IsControlPlaneNode(ch.Object) || ch.Existed && plan.IsControlPlaneNode(ch.Previous)
 }
 
 // Lead works until ctx ends.
@@ -260,8 +284,10 @@ func (c *Controller) Lead(ctx context.Context) error {
 	c.Providers.Reset() // machines of an earlier term may have gone while another process led
 	c.memory.reset()
 	c.orphans.reset()
+	c.spans.Reset(c.Now())
 	defer c.memory.reset() // another process counts on from now on
 	defer c.orphans.reset()
+	defer func() { c.spans.Reset(c.Now()) }()
 	return c.loops.Lead(ctx, func(ctx context.Context) error { return c.Providers.Lead(ctx, c.Bootstrap.For) })
 }
 

@@ -1,10 +1,12 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -484,6 +486,72 @@ func TestAControlPlaneRollsOverToANewTemplate(t *testing.T) {
 		}
 		if st := s.GetStatus(); st.GetUpdatedReplicas() != 3 || st.GetReplicas() != 3 || w.cloud.creations() != 6 {
 			return fmt.Errorf("status = %v, %d made", st, w.cloud.creations())
+		}
+		return nil
+	})
+}
+
+// The copy of the nodes keeps its last state while eviction-controller does not answer: it does not show whether a
+// replacement is still ready. No machine is deleted for it.
+func TestAControlPlaneDoesNotTrustACopy(t *testing.T) {
+	w := newWorld(t)
+	var away atomic.Bool
+	var asked atomic.Int64
+	c := w.start(func(c *Config) {
+		catchUp := c.CatchUpNodes
+		c.CatchUpNodes = func(ctx context.Context) error {
+			if away.Load() {
+				asked.Add(1)
+				return errors.New("no answer")
+			}
+			return catchUp(ctx)
+		}
+	})
+	set := newControlPlane()
+	set.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.LifecycleHooks = nil
+	_, err := w.tables.ControlPlanes.Create(t.Context(), set)
+	must(t, err)
+	w.running(3)
+	original := w.tables.Machines.Keys()
+	away.Store(true)
+	_, err = w.tables.ControlPlanes.Modify(t.Context(), object.KeyOf(set),
+		func(s *machinev1.ControlPlaneMachineSet) error {
+			s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.ProviderSpec.Value.Fields["size"] = structpb.NewStringValue(
+				"large")
+			return nil
+		})
+	must(t, err)
+	eventually(t, func() error {
+		s, _ := w.tables.ControlPlanes.Lookup("openshift-machine-api", "cluster")
+		if s.GetStatus().GetReadyReplicas() != 4 || s.GetStatus().GetUpdatedReplicas() != 1 {
+			return fmt.Errorf("status %v", s.GetStatus())
+		}
+		return nil
+	})
+	before := asked.Load()
+	eventually(t, func() error {
+		c.controlPlanes.Add(object.KeyOf(set).String())
+		if asked.Load() <= before+1 { // the first call may have been made for the decision before
+			return errors.New("the replacement is ready, and the nodes are not read again")
+		}
+		return nil
+	})
+	for _, m := range w.tables.Machines.All() {
+		if object.Deleting(m) {
+			t.Errorf("machine %s is deleted: %v", m.GetMetadata().GetName(), m.GetStatus().GetDeletion())
+		}
+	}
+	for _, key := range original {
+		if !slices.Contains(w.tables.Machines.Keys(), key) {
+			t.Errorf("machine %s is gone", key)
+		}
+	}
+	away.Store(false)
+	c.controlPlanes.Add(object.KeyOf(set).String())
+	eventually(t, func() error {
+		s, _ := w.tables.ControlPlanes.Lookup("openshift-machine-api", "cluster")
+		if st := s.GetStatus(); st.GetUpdatedReplicas() != 3 || st.GetReplicas() != 3 {
+			return fmt.Errorf("status %v", st)
 		}
 		return nil
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,9 +27,11 @@ func (c *Controller) reconcileHealthCheck(ctx context.Context, key string) (time
 	k := object.ParseKey(key)
 	h, ok := c.Tables.HealthChecks.Lookup(k.Namespace, k.Name)
 	if !ok {
+		c.spans.Keep(spansOfCheck(key), nil, c.Now())
 		return time.Time{}, nil
 	}
 	p := c.PlanHealthCheck(ctx, h)
+	c.spans.Keep(spansOfCheck(key), p.States, c.Now())
 	if !proto.Equal(h.GetStatus(), p.Status) {
 		out, err := modify(ctx, c.Tables.HealthChecks, h, func(obj *machinev1.MachineHealthCheck) { obj.Status = p.Status })
 		if err != nil {
@@ -45,6 +48,8 @@ func (c *Controller) reconcileHealthCheck(ctx context.Context, key string) (time
 	errs := inParallel(p.Remediate, func(u plan.UnhealthyMachine) error { return c.remediate(ctx, h, u) })
 	return p.Wake, errors.Join(errs...)
 }
+
+func spansOfCheck(key string) string { return "machinehealthcheck " + key }
 
 // remediate deletes a machine that is still as it was when that was decided. Another health check may have done so.
 func (c *Controller) remediate(ctx context.Context, h *machinev1.MachineHealthCheck, u plan.UnhealthyMachine) error {
@@ -91,8 +96,15 @@ func (c *Controller) PlanHealthCheck(ctx context.Context, h *machinev1.MachineHe
 
 func (c *Controller) viewHealthCheck(h *machinev1.MachineHealthCheck) plan.HealthCheckView {
 	nodes, seen := c.nodesByName()
+	now := c.Now()
 	v := plan.HealthCheckView{
-		Now: c.Now(), Check: h, Machines: c.machinesIn(h.GetMetadata().GetNamespace()), Nodes: nodes,
+		Now: now, Check: h, Machines: c.machinesIn(h.GetMetadata().GetNamespace()), Nodes: nodes,
+		Seen: c.spans.Clock(spansOfCheck(object.KeyOf(h).String()), now).Seen,
+	}
+	for _, r := range c.Tables.Revocations.ByIndex(kinds.ByRemediator, object.KeyOf(h).String()) {
+		if noted := plan.NotedRemediation(r); noted != nil {
+			v.Earlier = append(v.Earlier, noted)
+		}
 	}
 	if !seen {
 		v.Unseen = "eviction-controller has not sent them yet"

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,9 +24,9 @@ import (
 )
 
 // checkWorkers creates a health check of the set workers.
-func (w *world) checkWorkers(name string) {
+func (w *world) checkWorkers(name string, change ...func(*machinev1.MachineHealthCheck)) {
 	w.t.Helper()
-	_, err := w.tables.HealthChecks.Create(w.t.Context(), &machinev1.MachineHealthCheck{
+	h := &machinev1.MachineHealthCheck{
 		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "openshift-machine-api"},
 		Spec: &machinev1.MachineHealthCheckSpec{
 			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"set": "workers"}},
@@ -33,7 +35,11 @@ func (w *world) checkWorkers(name string) {
 				{Type: "Ready", Status: "False", Timeout: "300s"}, {Type: "Ready", Status: "Unknown", Timeout: "300s"},
 			},
 		},
-	})
+	}
+	for _, f := range change {
+		f(h)
+	}
+	_, err := w.tables.HealthChecks.Create(w.t.Context(), h)
 	must(w.t, err)
 }
 
@@ -78,12 +84,18 @@ func (w *world) runningNames(n int) []string {
 	return out
 }
 
-// ready sets the condition Ready of a node, since an hour ago.
+// ready sets the condition Ready of a node, since so long ago that no clock is wrong by more.
 func (w *world) ready(node, status string) {
+	w.t.Helper()
+	w.readySince(node, status, 5*time.Hour)
+}
+
+// readySince sets the condition Ready of a node, since so long ago.
+func (w *world) readySince(node, status string, ago time.Duration) {
 	w.t.Helper()
 	_, err := w.nodes.Modify(w.t.Context(), object.Key{Name: node}, func(n *nodev1.Node) error {
 		n.Status.Conditions = []*nodev1.NodeCondition{{
-			Type: "Ready", Status: status, LastTransitionTime: timestamppb.New(time.Now().Add(-time.Hour)),
+			Type: "Ready", Status: status, LastTransitionTime: timestamppb.New(time.Now().Add(-ago)),
 		}}
 		return nil
 	})
@@ -167,6 +179,155 @@ func TestAHealthCheckDoesNotTrustACopy(t *testing.T) {
 	p := c.PlanHealthCheck(t.Context(), h)
 	if p.Allowed || !strings.Contains(p.Message, "eviction-controller does not answer") {
 		t.Errorf("plan: allowed %t, %s", p.Allowed, p.Message)
+	}
+}
+
+// hasty starts controllers whose clock is an hour ahead, and returns how to let time pass for them. Everything is
+// decided again and again: after a decision that was held up, as by a service that did not answer in time, a loop waits
+// until a time by that clock, which is an hour by the loop's own.
+func (w *world) hasty() func(time.Duration) {
+	var ahead atomic.Int64
+	ahead.Store(int64(time.Hour))
+	c := w.start(func(c *Config) {
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	background(w.t, func(ctx context.Context) error {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			c.sets.Add(c.Tables.Sets.Keys()...)
+			c.machines.Add(c.Tables.Machines.Keys()...)
+			c.healthChecks.Add(c.Tables.HealthChecks.Keys()...)
+		}
+	})
+	return func(d time.Duration) { ahead.Add(int64(d)) }
+}
+
+// healthy waits until the health check has found so many machines healthy.
+func (w *world) healthy(name string, n int32) {
+	w.t.Helper()
+	eventually(w.t, func() error {
+		h, _ := w.tables.HealthChecks.Lookup("openshift-machine-api", name)
+		if h.GetStatus().GetExpectedMachines() != 3 || h.GetStatus().GetCurrentHealthy() != n {
+			return fmt.Errorf("health check: %v", h.GetStatus())
+		}
+		return nil
+	})
+}
+
+// stays reports a machine that is being deleted.
+func (w *world) stays(name string) {
+	w.t.Helper()
+	if m := w.machine(name); m == nil || object.Deleting(m) {
+		w.t.Fatalf("machine %s was deleted: %v", name, m.GetStatus().GetDeletion())
+	}
+}
+
+func TestALeaderWhoseClockIsAheadRemediatesNothingEarly(t *testing.T) {
+	w := newWorld(t)
+	pass := w.hasty()
+	list := w.workers()
+	w.checkWorkers("workers")
+	w.healthy("workers", 3)
+	w.readySince(list[0], "False", 10*time.Second)
+	w.healthy("workers", 2)
+	w.stays(list[0])
+	pass(4 * time.Minute)
+	w.readySince(list[1], "False", 0) // so that it is decided again
+	w.healthy("workers", 1)
+	w.stays(list[0])
+	w.readySince(list[1], "True", 0)
+	w.healthy("workers", 2)
+	pass(time.Minute + time.Second)
+	w.gone(list[0])
+	w.running(3)
+}
+
+// The budget is spent by one leader; the next one, whose clock is an hour ahead, knows that.
+func TestTheBudgetOutlivesALeader(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	list := w.workers()
+	w.checkWorkers("workers", func(h *machinev1.MachineHealthCheck) {
+		h.Metadata.Annotations = map[string]string{"windlass.dev/remediation-budget": "1/1h"}
+	})
+	w.ready(list[0], "False")
+	w.gone(list[0])
+	w.runningNames(3)
+	w.healthy("workers", 3) // so that only the next leader can find less
+	w.stop()
+	pass := w.hasty()
+	w.ready(list[1], "False")
+	w.healthy("workers", 2)
+	pass(6 * time.Minute) // a machine that was created in the second of the first remediation counts as a replacement
+	w.heldBy("workers", "the budget of 1 remediations within 1h0m0s is used up")
+	w.stays(list[1])
+	pass(time.Hour + time.Minute)
+	w.gone(list[1])
+	w.running(3)
+}
+
+// A health check that is created again knows by the revocations what the one before it had deleted.
+func TestTheBudgetOutlivesItsHealthCheck(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	list := w.workers()
+	budget := func(h *machinev1.MachineHealthCheck) {
+		h.Metadata.Annotations = map[string]string{"windlass.dev/remediation-budget": "1/1h"}
+	}
+	w.checkWorkers("workers", budget)
+	w.ready(list[0], "False")
+	w.gone(list[0])
+	w.runningNames(3)
+	_, err := w.tables.HealthChecks.Delete(t.Context(), "openshift-machine-api", "workers", nil)
+	must(t, err)
+	w.ready(list[1], "False")
+	w.checkWorkers("workers", budget)
+	w.heldBy("workers", "the budget of 1 remediations within 1h0m0s is used up")
+	w.stays(list[1])
+}
+
+func TestTheBackOffOutlivesALeader(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	before := w.workers()
+	w.checkWorkers("workers")
+	w.ready(before[0], "False")
+	w.gone(before[0])
+	var fresh string
+	for _, name := range w.runningNames(3) {
+		if !slices.Contains(before, name) {
+			fresh = name
+		}
+	}
+	w.stop()
+	pass := w.hasty()
+	w.ready(fresh, "False")
+	w.heldBy("workers", "replacements of MachineSet workers were unhealthy, too")
+	w.stays(fresh)
+	pass(6 * time.Minute)
+	w.gone(fresh)
+	w.running(3)
+}
+
+// A leader that cannot reach eviction-controller has never seen a node, and claims nothing of them.
+func TestALeaderWithoutNodesReportsNoneAsGone(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.workers()
+	w.checkWorkers("workers")
+	w.healthy("workers", 3)
+	w.stop()
+	w.servers["eviction"].Stop()
+	w.start()
+	h := w.allowed("workers", "False", "NodesNotSeen")
+	if h.GetStatus().GetCurrentHealthy() != 3 || len(h.GetStatus().GetUnhealthy()) > 0 {
+		t.Errorf("status %v, want what the last leader found", h.GetStatus())
 	}
 }
 

@@ -34,12 +34,14 @@ func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Tim
 	k := object.ParseKey(key)
 	m, ok := c.Tables.Machines.Lookup(k.Namespace, k.Name)
 	if !ok {
+		c.spans.Keep(spansOfMachine(key), nil, c.Now())
 		return time.Time{}, nil
 	}
 	ctx = trace.Continue(ctx, m.GetMetadata())
 	v := c.observe(ctx, m)
 	c.countFaults(&v)
 	p := plan.Next(v)
+	c.spans.Keep(spansOfMachine(key), p.States, c.Now())
 	c.memory.keep(m, p.Failures)
 	m, err := c.writeMachine(ctx, m, p)
 	if err != nil {
@@ -63,6 +65,8 @@ func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Tim
 	}
 	return p.Wake, nil
 }
+
+func spansOfMachine(key string) string { return "machine " + key }
 
 // atProvider reports whether an action is a call to a provider, whose answer arrives later.
 func atProvider(a plan.Action) bool {
@@ -99,7 +103,11 @@ func isConflict(err error) bool {
 
 // observe returns everything that the next step of a machine depends on, without asking its provider.
 func (c *Controller) observe(ctx context.Context, m *machinev1.Machine) plan.MachineView {
-	v := plan.MachineView{Now: c.Now(), Machine: m, Failures: c.memory.failures(m)}
+	now := c.Now()
+	v := plan.MachineView{
+		Now: now, Machine: m, Failures: c.memory.failures(m),
+		Seen: c.spans.Clock(spansOfMachine(object.KeyOf(m).String()), now).Seen,
+	}
 	c.viewInstance(&v)
 	if object.Deleting(m) && v.Deletion.Err != "" {
 		v.Faults = append(v.Faults, plan.Fault{Step: plan.DeleteInstance, Message: v.Deletion.Err})
@@ -434,8 +442,6 @@ func (c *Controller) removeFinalizer(ctx context.Context, m *machinev1.Machine) 
 	if err := except(err, codes.NotFound); err != nil {
 		return err
 	}
-	for _, purpose := range []provider.Purpose{provider.Create, provider.Look, provider.Delete} {
-		c.Providers.Drop(purpose, m)
-	}
+	c.Providers.Forget(m)
 	return nil
 }

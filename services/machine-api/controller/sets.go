@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,7 +176,10 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 	if !ok {
 		return c.Now().Add(retryUnseen), nil
 	}
-	p := plan.ControlPlane(v)
+	p, current, err := c.controlPlanePlan(ctx, s, v)
+	if err != nil || !current {
+		return time.Time{}, err
+	}
 	if !proto.Equal(s.GetStatus(), p.Status) {
 		if _, err := modify(ctx, c.Tables.ControlPlanes, s, func(obj *machinev1.ControlPlaneMachineSet) {
 			obj.Status = p.Status
@@ -197,17 +201,76 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 	return p.Wake, errors.Join(errs...)
 }
 
+// controlPlanePlan returns the plan of the control plane. What is created or deleted is decided by nothing but the
+// present: machines and set catch up with etcd, or a machine would be made twice, and the nodes with their service,
+// whose copy shows a replacement as ready after it was lost. current is false if the set has changed: that change is
+// decided on next.
+func (c *Controller) controlPlanePlan(ctx context.Context, s *machinev1.ControlPlaneMachineSet,
+	v plan.ControlPlaneView,
+) (p plan.ControlPlanePlan, current bool, err error) {
+	p = plan.ControlPlane(v)
+	if len(p.Create)+len(p.Delete) == 0 {
+		return p, true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, evictionLimit)
+	defer cancel()
+	if err := errors.Join(c.Tables.Machines.CatchUp(ctx), c.Tables.ControlPlanes.CatchUp(ctx)); err != nil {
+		return p, false, err
+	}
+	meta := s.GetMetadata()
+	now, ok := c.Tables.ControlPlanes.Lookup(meta.GetNamespace(), meta.GetName())
+	if !ok || now.GetMetadata().GetResourceVersion() != meta.GetResourceVersion() {
+		return p, false, nil
+	}
+	unseen := ""
+	if len(p.Delete) > 0 && c.CatchUpNodes(ctx) != nil {
+		unseen = "eviction-controller does not answer"
+	}
+	v, ok = c.ViewControlPlane(s)
+	v.Unseen = unseen
+	return plan.ControlPlane(v), ok, nil
+}
+
 // ViewControlPlane returns everything that the control plane's plan depends on; false while it is not known which nodes
-// there are, or where the provider has a machine's failure domain.
+// there are, or where the provider has a machine's failure domain. Its work depends on the machines and nodes of the
+// control plane, and not on how many others there are, if the set's selector names the role.
 func (c *Controller) ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool) {
-	nodes, ok := c.nodesByName()
 	spec := s.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo().GetSpec().GetProviderSpec().GetValue()
 	domainFields, known := c.Providers.DomainFields(spec)
 	infrastructure, _ := c.Tables.Infrastructure.Lookup("", kinds.ClusterName)
-	return plan.ControlPlaneView{
-		Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes,
+	v := plan.ControlPlaneView{
+		Now: c.Now(), Set: s, Nodes: map[string]*nodev1.Node{},
 		DomainFields: domainFields, Platform: infrastructure.GetStatus().GetPlatform(),
-	}, ok && known
+	}
+	byUID := map[string]*machinev1.Machine{}
+	ns := s.GetMetadata().GetNamespace()
+	add := func(list ...*machinev1.Machine) {
+		for _, m := range list {
+			if m.GetMetadata().GetNamespace() == ns {
+				byUID[m.GetMetadata().GetUid()] = m
+			}
+		}
+	}
+	sel, _ := object.LabelSelector(s.GetSpec().GetSelector(), "spec.selector")
+	if role, ok := sel.RequiresExactMatch(plan.LabelRole); ok && role == plan.RoleMaster {
+		add(c.Tables.Machines.ByIndex(kinds.Masters, ns)...)
+	} else {
+		add(c.machinesIn(ns)...)
+	}
+	for _, n := range c.Nodes.ByIndex(controlPlane, controlPlane) {
+		v.Nodes[n.GetMetadata().GetName()] = n
+		add(c.machinesOf(n)...)
+	}
+	for _, m := range byUID {
+		v.Machines = append(v.Machines, m)
+		if n, ok := c.Nodes.Lookup("", m.GetStatus().GetNodeRef().GetName()); ok {
+			v.Nodes[n.GetMetadata().GetName()] = n
+		}
+	}
+	slices.SortFunc(v.Machines, func(a, b *machinev1.Machine) int {
+		return cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
+	})
+	return v, c.Nodes.IsSynced() && known
 }
 
 // controlPlaneName makes a name for a new machine of an index.

@@ -10,6 +10,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -57,6 +58,50 @@ func TestAMachineGoesAlthoughNoChangeOfItsInstanceIsSeen(t *testing.T) {
 	w.checked(c, "m")
 	if w.cloud.count() != 0 {
 		t.Error("its instance is still there")
+	}
+}
+
+// An instance vanishes and its address is given to another machine's. What the provider says of the first instance
+// later, an error or that it is there again, does not claim the address again.
+func TestAMachineWhoseAddressAnotherHasGoes(t *testing.T) {
+	for name, later := range map[string]func(*world, *machinev1.Machine, *providerv1.Instance){
+		"an error": func(w *world, _ *machinev1.Machine, _ *providerv1.Instance) {
+			w.cloud.set(func(c *cloud) { c.away = status.Error(codes.Unavailable, "the account was closed") })
+			w.delete("m")
+			w.failing("m", plan.DeleteInstance, 2)
+			w.cloud.set(func(c *cloud) { c.away = nil })
+		},
+		"it is there again": func(w *world, m *machinev1.Machine, i *providerv1.Instance) {
+			w.change("m", func(m *machinev1.Machine) {
+				m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{
+					PreTerminate: []*machinev1.LifecycleHook{{Name: "wait", Owner: "test"}},
+				}
+			})
+			w.delete("m")
+			w.cloud.set(func(c *cloud) {
+				c.instances[m.GetMetadata().GetUid()] = i
+				c.tell(&providerv1.WatchInstancesResponse{Instance: i})
+			})
+			w.condition("m", "InstanceReappeared")
+			w.change("m", func(m *machinev1.Machine) { m.Spec.LifecycleHooks = nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.start()
+			m := w.create(newMachine("m"))
+			w.phase("m", plan.PhaseRunning)
+			uid := m.GetMetadata().GetUid()
+			var i *providerv1.Instance
+			w.cloud.set(func(c *cloud) { i = c.instances[uid]; c.vanish(uid) })
+			w.phase("m", plan.PhaseFailed)
+			w.cloud.set(func(c *cloud) { c.address = i.GetAddresses()[0].GetAddress() })
+			w.create(newMachine("other"))
+			w.phase("other", plan.PhaseRunning)
+			later(w, m, i)
+			w.gone("m")
+			w.phase("other", plan.PhaseRunning)
+		})
 	}
 }
 

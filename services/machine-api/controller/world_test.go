@@ -128,7 +128,7 @@ func background(t *testing.T, parts ...func(context.Context) error) (stop func()
 
 func (w *world) serve(name string, register func(*grpc.Server)) {
 	listener := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(grpc.UnaryInterceptor(w.intercept))
+	s := grpc.NewServer(grpc.UnaryInterceptor(w.intercept), grpc.StreamInterceptor(w.interceptStream))
 	register(s)
 	go func() { _ = s.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///"+name, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -151,13 +151,24 @@ func (w *world) refuse(method string, err error) {
 func (w *world) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
 	error,
 ) {
-	w.mu.Lock()
-	err := w.refused[path.Base(info.FullMethod)]
-	w.mu.Unlock()
-	if err != nil {
+	if err := w.refusal(info.FullMethod); err != nil {
 		return nil, err
 	}
 	return next(ctx, req)
+}
+
+func (w *world) interceptStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler,
+) error {
+	if err := w.refusal(info.FullMethod); err != nil {
+		return err
+	}
+	return next(srv, s)
+}
+
+func (w *world) refusal(method string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.refused[path.Base(method)]
 }
 
 // start runs the controllers, as a new process would, with changes to what they depend on.
@@ -173,12 +184,13 @@ func (w *world) controllers(change ...func(*Config)) (*Controller, []func(contex
 	must(w.t, err)
 	drains, err := informer.New[*nodev1.Drain](w.conns["eviction"], quiet())
 	must(w.t, err)
-	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, quiet())
+	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, nil, quiet())
 	cfg := Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
 		CatchUpNodes: nodes.CatchUp, Guardian: w.guardian,
-		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
-		Events:    noEvents{}, Log: quiet(),
+		Bootstrap: join.NewTokens(w.store, w.tables.Machines, func() string { return "sha256:00" },
+			[]string{"127.0.0.1:6443"}),
+		Events: noEvents{}, Log: quiet(),
 	}
 	for _, f := range change {
 		f(&cfg)

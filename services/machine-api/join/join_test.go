@@ -32,6 +32,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"google.golang.org/protobuf/proto"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
@@ -68,7 +69,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(st, signer.AuthorityHash, gateways)
+	tokens := NewTokens(st, tables.Machines, signer.AuthorityHash, gateways)
 	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables}
 }
 
@@ -290,6 +291,69 @@ func TestARenewalBesideTheEndOfAMachineLeavesNothing(t *testing.T) {
 	}
 }
 
+// A creation, and a join, that read the machine before it was deleted write their records only after all of these were
+// removed with the machine.
+func TestWorkBegunBeforeADeletionLeavesNoRecord(t *testing.T) {
+	for name, gone := range map[string]bool{"a machine that is being deleted": false, "a machine that is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			read, _ := f.machine(t, "w", plan.RoleWorker)
+			uid := read.GetMetadata().GetUid()
+			if _, err := f.tables.Machines.Delete(t.Context(), read.Metadata.Namespace, "w", nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.tokens.Forget(t.Context(), uid); err != nil {
+				t.Fatal(err)
+			}
+			if gone {
+				_, err := f.tables.Machines.Modify(t.Context(), object.KeyOf(read), func(m *machinev1.Machine) error {
+					m.Metadata.Finalizers = nil
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := f.tokens.For(t.Context(), read); !errors.Is(err, errLeaving) {
+				t.Errorf("For = %v, want %v", err, errLeaving)
+			}
+			if err := f.tokens.Use(t.Context(), read, "keys"); !errors.Is(err, errLeaving) {
+				t.Errorf("Use = %v, want %v", err, errLeaving)
+			}
+			for _, prefix := range []string{sealedPrefix, usedPrefix} {
+				if _, err := f.tokens.store.Get(t.Context(), prefix+uid); !errors.Is(err, store.ErrNotFound) {
+					t.Errorf("record %s: %v, want none", prefix, err)
+				}
+			}
+		})
+	}
+}
+
+// A machine that changed since it was read still gets its records.
+func TestAChangedMachineGetsItsRecords(t *testing.T) {
+	f := newFixture(t)
+	read, err := f.tables.Machines.Create(t.Context(), &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "w"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.tables.Machines.Modify(t.Context(), object.KeyOf(read), func(m *machinev1.Machine) error {
+		m.Status = &machinev1.MachineStatus{Phase: proto.String("Provisioning")}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.tokens.For(t.Context(), read); err != nil {
+		t.Errorf("For: %v", err)
+	}
+	if err := f.tokens.Use(t.Context(), read, "keys"); err != nil {
+		t.Errorf("Use: %v", err)
+	}
+	if err := f.tokens.Use(t.Context(), read, "other keys"); !errors.Is(err, errOtherKeys) {
+		t.Errorf("Use with other keys = %v, want %v", err, errOtherKeys)
+	}
+}
+
 // The key of all tokens is sealed in etcd, also one that an older version stored in plain, and after a rotation by the
 // new key.
 func TestTheJoinKeyIsSealed(t *testing.T) {
@@ -302,13 +366,13 @@ func TestTheJoinKeyIsSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, prefix := etcdtest.Client(t), etcdtest.Prefix(t)
-	old := NewTokens(store.New(client, prefix), func() string { return "sha256:00" }, nil)
+	old := NewTokens(store.New(client, prefix), nil, func() string { return "sha256:00" }, nil)
 	key, err := old.secret(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	st := store.New(client, prefix, store.WithSealer(ring))
-	tokens := NewTokens(st, func() string { return "sha256:00" }, nil)
+	tokens := NewTokens(st, nil, func() string { return "sha256:00" }, nil)
 	for want := uint64(1); want <= 2; want++ {
 		for {
 			if by, err := st.SealsBy(); err != nil || by == want {

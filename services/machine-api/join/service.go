@@ -54,7 +54,7 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 	if m.GetStatus().GetNodeRef() != nil {
 		err = s.tokens.used(ctx, uid, keyOf(r))
 	} else {
-		_, err = s.tokens.Use(ctx, uid, keyOf(r))
+		err = s.tokens.Use(ctx, m, keyOf(r))
 	}
 	if err != nil {
 		return nil, tokenError(err)
@@ -64,7 +64,10 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 
 // tokenError returns what the one who joins may know of an error.
 func tokenError(err error) error {
-	if errors.Is(err, errBadToken) || errors.Is(err, errOtherKeys) {
+	switch {
+	case errors.Is(err, errLeaving):
+		return rpcerr.BadToken(errBadToken.Error())
+	case errors.Is(err, errBadToken), errors.Is(err, errOtherKeys):
 		return rpcerr.BadToken(err.Error())
 	}
 	return err

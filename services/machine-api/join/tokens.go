@@ -18,8 +18,12 @@ import (
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
@@ -34,12 +38,17 @@ const (
 var (
 	errBadToken  = errors.New("the token is not valid")
 	errOtherKeys = errors.New("the token was used already, with other keys")
+	errLeaving   = errors.New("the machine is being deleted")
 )
+
+// keepTries is how often a record of a machine that changes at the same time is written.
+const keepTries = 16
 
 // Tokens makes and checks the tokens with which machines join. A token is the machine's uid, a proof that only this
 // service can make, and the hash of the authority for the machine to trust. Its methods may be called concurrently.
 type Tokens struct {
 	store     *store.Store
+	machines  *resource.Table[*machinev1.Machine]
 	authority func() string // hash of the authority of the cluster's services
 	endpoints []string      // where machines join
 
@@ -49,10 +58,36 @@ type Tokens struct {
 	sealedBy uint64 // the key that Run has sealed the record by; only Run uses it
 }
 
-// NewTokens returns the tokens whose records are in a service's store. authority returns identity.Trust.Hash of the
-// cluster's services, endpoints are the addresses of the gateway.
-func NewTokens(st *store.Store, authority func() string, endpoints []string) *Tokens {
-	return &Tokens{store: st, authority: authority, endpoints: endpoints}
+// NewTokens returns the tokens of the machines of a table, whose records are in the same store. authority returns
+// identity.Trust.Hash of the cluster's services, endpoints are the addresses of the gateway.
+func NewTokens(st *store.Store, machines *resource.Table[*machinev1.Machine], authority func() string,
+	endpoints []string,
+) *Tokens {
+	return &Tokens{store: st, machines: machines, authority: authority, endpoints: endpoints}
+}
+
+// keep writes a record of a machine, in one transaction with the check that the machine is not being deleted: no such
+// record is written after Forget, which is called for machines that are being deleted only. It returns errLeaving if
+// the machine is being deleted or gone, and errors of put. m may be out of date.
+func (t *Tokens) keep(ctx context.Context, m *machinev1.Machine, put store.Op) error {
+	meta := m.GetMetadata()
+	for range keepTries {
+		if m.GetMetadata().GetUid() != meta.GetUid() || object.Deleting(m) {
+			return errLeaving
+		}
+		_, err := t.store.Commit(ctx, put, t.machines.Unchanged(m))
+		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		m, err = t.machines.Get(ctx, meta.GetNamespace(), meta.GetName())
+		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+			return errLeaving
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("machine %q: %w", meta.GetName(), store.ErrConflict)
 }
 
 // sealed is who a machine is in its certificates. It is written once, before the machine's instance is made, and never
@@ -64,7 +99,7 @@ type sealed struct {
 	Role      string `json:"role"`
 }
 
-// seal returns who a machine is, and writes it down the first time.
+// seal returns who a machine is, and writes it down the first time, unless the machine is being deleted.
 func (t *Tokens) seal(ctx context.Context, m *machinev1.Machine) (sealed, error) {
 	out, err := t.sealedAs(ctx, m)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -76,7 +111,8 @@ func (t *Tokens) seal(ctx context.Context, m *machinev1.Machine) (sealed, error)
 	if err != nil {
 		return out, err
 	}
-	if _, err = t.store.Commit(ctx, store.Put(sealedPrefix+meta.GetUid(), value, 0)); errors.Is(err, store.ErrExists) {
+	err = t.keep(ctx, m, store.Put(sealedPrefix+meta.GetUid(), value, 0))
+	if errors.Is(err, store.ErrExists) {
 		return t.sealedAs(ctx, m)
 	}
 	return out, err
@@ -97,7 +133,8 @@ func (t *Tokens) sealedAs(ctx context.Context, m *machinev1.Machine) (sealed, er
 	return out, nil
 }
 
-// For returns what a machine's instance joins the cluster with; the same each time.
+// For returns what a machine's instance joins the cluster with; the same each time. It is an error if the first call is
+// for a machine that is being deleted.
 func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Bootstrap, error) {
 	uid := m.GetMetadata().GetUid()
 	who, err := t.seal(ctx, m)
@@ -130,16 +167,14 @@ func (t *Tokens) Machine(ctx context.Context, token string) (string, error) {
 }
 
 // Use notes that a machine's token was used with keys, given by their hash. The same keys may come again: the answer
-// may have been lost. fresh is false if they did.
-func (t *Tokens) Use(ctx context.Context, uid, keys string) (fresh bool, err error) {
-	_, err = t.store.Commit(ctx, store.Put(usedPrefix+uid, []byte(keys), 0))
-	if err == nil {
-		return true, nil
+// may have been lost. The token of a machine that is being deleted is not used.
+func (t *Tokens) Use(ctx context.Context, m *machinev1.Machine, keys string) error {
+	uid := m.GetMetadata().GetUid()
+	err := t.keep(ctx, m, store.Put(usedPrefix+uid, []byte(keys), 0))
+	if errors.Is(err, store.ErrExists) {
+		return t.used(ctx, uid, keys)
 	}
-	if !errors.Is(err, store.ErrExists) {
-		return false, err
-	}
-	return false, t.used(ctx, uid, keys)
+	return err
 }
 
 // used returns an error unless a machine's token was used with those keys.
@@ -157,7 +192,7 @@ func (t *Tokens) used(ctx context.Context, uid, keys string) error {
 	return nil
 }
 
-// Forget removes what was kept about a machine's token; the machine is gone.
+// Forget removes what was kept about the token of a machine that is being deleted. It is safe to call again.
 func (t *Tokens) Forget(ctx context.Context, uid string) error {
 	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever),
 		store.Delete(sealedPrefix+uid, store.Whatever))

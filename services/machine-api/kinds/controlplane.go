@@ -134,7 +134,9 @@ func (t *Tables) templateFaults(s *machinev1.ControlPlaneMachineSet) []object.Fa
 	case template.GetSpec().GetProviderSpec().GetValue() == nil:
 		return []object.Fault{{Path: templatePath + ".spec.providerSpec.value", Description: "must be given"}}
 	}
-	bad := plan.DuplicateDomains(template.GetFailureDomains(), templatePath+".failureDomains")
+	bad := plan.LongPrefixFaults(s.GetSpec().GetMachineNamePrefix())
+	bad = append(bad, plan.TemplateFaults(template.GetMetadata(), template.GetSpec(), templatePath)...)
+	bad = append(bad, plan.DuplicateDomains(template.GetFailureDomains(), templatePath+".failureDomains")...)
 	i, _ := t.Infrastructure.Lookup("", ClusterName)
 	bad = append(bad, plan.SpecDomainFaults(template, templatePath+".failureDomains")...)
 	return append(bad, plan.PlatformFaults(template.GetFailureDomains(), i.GetStatus().GetPlatform(),

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -53,12 +55,18 @@ const (
 	ByInstance = "spec.providerID"
 	ByAddress  = "address" // by its addresses inside the cluster, as plan.InternalAddresses writes them
 	Unowned    = "unowned" // by the namespace of those without a controller
+	Masters    = "masters" // by the namespace of those of the control plane
 )
+
+// ByRemediator is the index of revocations by the health check that had the machine deleted, as NAMESPACE/NAME.
+const ByRemediator = "remediator"
 
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
 func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
 	t := &Tables{store: st, policy: policy, NodeLifetime: 24 * time.Hour}
-	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Log: log})
+	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{
+		Admit: admitInfrastructure, Log: log,
+	})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
 		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateMachineUpdate, Admit: t.admitMachine,
 		Claims: machineClaims, Mark: markDeletion,
@@ -77,6 +85,12 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 				}
 				return []string{m.GetMetadata().GetNamespace()}
 			},
+			Masters: func(m *machinev1.Machine) []string {
+				if plan.Role(m) != plan.RoleMaster {
+					return nil
+				}
+				return []string{m.GetMetadata().GetNamespace()}
+			},
 		},
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
 	})
@@ -91,6 +105,11 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	})
 	t.Revocations = resource.NewTable(st, v, resource.Config[*machinev1.Revocation]{
 		Default: t.defaultRevocation, Validate: validateRevocation, ValidateUpdate: validateRevocationUpdate, Log: log,
+		Indexes: map[string]func(*machinev1.Revocation) []string{
+			ByRemediator: func(r *machinev1.Revocation) []string {
+				return []string{r.GetMetadata().GetAnnotations()[plan.AnnotationRemediatedBy]}
+			},
+		},
 	})
 	t.HealthChecks = resource.NewTable(st, v, resource.Config[*machinev1.MachineHealthCheck]{
 		Default: defaultHealthCheck, Validate: plan.HealthCheckFaults, HasNamespace: hasNamespace, Log: log,
@@ -110,6 +129,14 @@ func (t *Tables) All() []resource.Served {
 		t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations, t.HealthChecks,
 		t.Autoscalers, t.ClusterAutoscalers,
 	}
+}
+
+// admitInfrastructure refuses to delete what names the cluster: no control-plane machine could be created without it.
+func admitInfrastructure(w *resource.Write[*machinev1.Infrastructure]) error {
+	if w.Deletes() {
+		return rpcerr.Forbidden(fmt.Sprintf("infrastructure %q may not be deleted: it always exists", ClusterName))
+	}
+	return nil
 }
 
 // InfrastructureName returns the name of the cluster at its provider; empty while it is not known.

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/manifest"
@@ -23,6 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 )
 
@@ -318,5 +321,149 @@ func TestWithoutAWishADeletedSetGoesAtOnce(t *testing.T) {
 	}
 	if _, there := tables.Sets.Lookup(s.Metadata.Namespace, "s"); there {
 		t.Error("the set is still there")
+	}
+}
+
+// manyHooks returns so many hooks before the drain.
+func manyHooks(n int) *machinev1.LifecycleHooks {
+	h := &machinev1.LifecycleHooks{}
+	for i := range n {
+		h.PreDrain = append(h.PreDrain, &machinev1.LifecycleHook{Name: fmt.Sprint("hook", i), Owner: "owner"})
+	}
+	return h
+}
+
+// TestTemplatesThatNoMachineCouldHaveAreRefused has users write what would only fail later, machine by machine, or
+// reach past what they may write into a machine.
+func TestTemplatesThatNoMachineCouldHaveAreRefused(t *testing.T) {
+	tables := newTables(t)
+	mallory := identity.WithCaller(t.Context(), identity.Caller{User: "mallory"})
+	set := func(name string, change func(*machinev1.MachineTemplateSpec)) *machinev1.MachineSet {
+		labels := map[string]string{"q": "x"}
+		template := &machinev1.MachineTemplateSpec{
+			Metadata: &metav1.ObjectMeta{Labels: labels},
+			Spec:     &machinev1.MachineSpec{},
+		}
+		change(template)
+		return &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &machinev1.MachineSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"q": "x"}}, Template: template,
+		}}
+	}
+	quorumHook := &machinev1.LifecycleHook{Name: "EtcdQuorumOperator", Owner: "clusteroperator/etcd"}
+	bad := map[string]func(*machinev1.MachineTemplateSpec){
+		"spec.template.metadata.labels['w']": func(s *machinev1.MachineTemplateSpec) { s.Metadata.Labels["w"] = "../.." },
+		"spec.template.metadata.annotations['a b']": func(s *machinev1.MachineTemplateSpec) {
+			s.Metadata.Annotations = map[string]string{"a b": ""}
+		},
+		"spec.template.metadata.annotations['windlass.dev/provider']": func(s *machinev1.MachineTemplateSpec) {
+			s.Metadata.Annotations = map[string]string{"windlass.dev/provider": "provider-other"}
+		},
+		"spec.template.spec.providerID": func(s *machinev1.MachineTemplateSpec) { s.Spec.ProviderId = "local://x/y" },
+		"spec.template.spec.metadata.labels['x y']": func(s *machinev1.MachineTemplateSpec) {
+			s.Spec.Metadata = &metav1.ObjectMeta{Labels: map[string]string{"x y": "z"}}
+		},
+		"spec.template.spec.lifecycleHooks.preDrain": func(s *machinev1.MachineTemplateSpec) {
+			s.Spec.LifecycleHooks = manyHooks(65)
+		},
+		"spec.template.spec.lifecycleHooks.preTerminate[0].owner": func(s *machinev1.MachineTemplateSpec) {
+			s.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{quorumHook}}
+		},
+		"spec.template.spec.lifecycleHooks.preDrain[0].owner": func(s *machinev1.MachineTemplateSpec) {
+			s.Metadata.Labels["machine.openshift.io/cluster-api-machine-role"] = "worker"
+			s.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{quorumHook}}
+		},
+		"spec.template.spec.taints[0].key": func(s *machinev1.MachineTemplateSpec) {
+			s.Spec.Taints = []*nodev1.Taint{{Key: "a b", Effect: "NoSchedule"}}
+		},
+	}
+	for path, change := range bad {
+		_, err := tables.Sets.Create(mallory, set("s", change), resource.WriteOptions{DryRun: true})
+		if diff := cmp.Diff([]string{path}, paths(err)); diff != "" {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	fine := func(*machinev1.MachineTemplateSpec) {}
+	long := strings.Repeat("n", 58)
+	if _, err := tables.Sets.Create(mallory, set(long, fine), resource.WriteOptions{DryRun: true}); len(paths(err)) != 1 {
+		t.Errorf("a set whose machines have no valid names: %v", err)
+	}
+	if _, err := tables.Sets.Create(mallory, set(long[1:], fine), resource.WriteOptions{DryRun: true}); err != nil {
+		t.Errorf("the longest name of a set: %v", err)
+	}
+	// what was stored before is still scaled
+	stored, err := tables.Sets.Create(t.Context(), set("old", bad["spec.template.spec.providerID"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored = object.Clone(stored)
+	stored.Spec.Replicas = proto.Int32(2)
+	if _, err := tables.Sets.Update(mallory, stored); err != nil {
+		t.Errorf("a set that was stored before cannot be scaled: %v", err)
+	}
+	for _, m := range []*machinev1.Machine{
+		{Metadata: &metav1.ObjectMeta{Name: strings.Repeat("n", 64)}, Spec: &machinev1.MachineSpec{}},
+		{Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{Metadata: &metav1.ObjectMeta{
+			Labels: map[string]string{"x": "/"},
+		}}},
+		{Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{
+			Taints: []*nodev1.Taint{{Key: "x", Value: proto.String("?"), Effect: "NoSchedule"}},
+		}},
+		{Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{LifecycleHooks: manyHooks(65)}},
+		{Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{
+			LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{{
+				Name: "Other", Owner: "clusteroperator/etcd",
+			}}},
+		}},
+	} {
+		if _, err := tables.Machines.Create(mallory, m, resource.WriteOptions{DryRun: true}); len(paths(err)) != 1 {
+			t.Errorf("machine %v: %v, want one fault", m, err)
+		}
+	}
+}
+
+// Without the Infrastructure the cluster has no name, and no control-plane machine could be created.
+func TestTheInfrastructureIsNotDeleted(t *testing.T) {
+	tables := newTables(t)
+	_, err := tables.Infrastructure.Create(t.Context(), &machinev1.Infrastructure{
+		Metadata: &metav1.ObjectMeta{Name: ClusterName},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tables.Infrastructure.Delete(t.Context(), "", ClusterName, nil)
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("delete: %v, want it refused", err)
+	}
+}
+
+// TestOwnersAreSetByUsersWhoMayDelete has a user who may only change machines and sets name an owner that does not
+// exist, so that the collector would delete them.
+func TestOwnersAreSetByUsersWhoMayDelete(t *testing.T) {
+	tables := newTables(t)
+	mallory := identity.WithCaller(t.Context(), identity.Caller{User: "mallory"})
+	editor := identity.WithCaller(t.Context(), identity.Caller{User: "ed", Groups: []string{"windlass:editors"}})
+	gone := []*metav1.OwnerReference{{
+		ApiVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "gone", Uid: "gone",
+	}}
+	m, err := tables.Machines.Create(t.Context(), &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{Name: "owned"}, Spec: &machinev1.MachineSpec{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := tables.Sets.Create(t.Context(), &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: "owned"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, s = object.Clone(m), object.Clone(s)
+	m.Metadata.OwnerReferences, s.Metadata.OwnerReferences = gone, gone
+	for who, ctx := range map[string]context.Context{"mallory": mallory, "ed": editor} {
+		_, machine := tables.Machines.Update(ctx, m, resource.WriteOptions{DryRun: true})
+		_, set := tables.Sets.Update(ctx, s, resource.WriteOptions{DryRun: true})
+		for kind, err := range map[string]error{"machine": machine, "set": set} {
+			if refused := status.Code(err) == codes.PermissionDenied; refused != (who == "mallory") || !refused && err != nil {
+				t.Errorf("%s sets the owner of a %s: %v", who, kind, err)
+			}
+		}
 	}
 }

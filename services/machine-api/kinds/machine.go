@@ -7,11 +7,13 @@ import (
 	"strings"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -85,10 +87,16 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 				is),
 		})
 	}
+	if err := mayOwn(t, w, "machines"); err != nil {
+		return err
+	}
 	if err := checkSpec(t, w, "spec.providerSpec.value", func(m *machinev1.Machine) *structpb.Struct {
 		return m.GetSpec().GetProviderSpec().GetValue()
 	}); err != nil {
 		return err
+	}
+	if bad := newMachineFaults(w); len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
 	}
 	if old == nil {
 		return nil
@@ -109,6 +117,24 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 		}
 	}
 	return nil
+}
+
+// newMachineFaults returns what the node of a machine could not have. Machines that were stored before a rule existed
+// may still be changed otherwise.
+func newMachineFaults(w *resource.Write[*machinev1.Machine]) []object.Fault {
+	var bad []object.Fault
+	if w.Creates() {
+		bad = plan.LongNameFaults(w.New.GetMetadata().GetName())
+	}
+	old, now := w.Old.GetSpec(), w.New.GetSpec()
+	bad = append(bad, plan.ManyHooksFaults(now.GetLifecycleHooks(), old.GetLifecycleHooks(), "")...)
+	bad = append(bad, plan.QuorumHookFaults(now.GetLifecycleHooks(), old.GetLifecycleHooks(),
+		w.New.GetMetadata().GetLabels(), "")...)
+	same := slices.EqualFunc(old.GetTaints(), now.GetTaints(), func(a, b *nodev1.Taint) bool { return proto.Equal(a, b) })
+	if !w.Creates() && same && proto.Equal(old.GetMetadata(), now.GetMetadata()) {
+		return bad
+	}
+	return append(bad, plan.NodeFaults(now, "spec")...)
 }
 
 // markDeletion records in a machine what requested its deletion, and why.

@@ -45,9 +45,32 @@ func (t *Tables) admitSet(w *resource.Write[*machinev1.MachineSet]) error {
 	if err := pauseSet(w); err != nil {
 		return err
 	}
+	if err := mayOwn(t, w, "machinesets"); err != nil {
+		return err
+	}
+	if bad := newSetFaults(w); len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
 	return checkSpec(t, w, "spec.template.spec.providerSpec.value", func(s *machinev1.MachineSet) *structpb.Struct {
 		return s.GetSpec().GetTemplate().GetSpec().GetProviderSpec().GetValue()
 	})
+}
+
+// newSetFaults returns what no machine of a set could have. Sets that were stored before a rule existed keep their
+// status up to date: only what a user writes is checked.
+func newSetFaults(w *resource.Write[*machinev1.MachineSet]) []object.Fault {
+	if w.Own || w.Deletes() {
+		return nil
+	}
+	var bad []object.Fault
+	if w.Creates() {
+		bad = plan.LongSetNameFaults(w.New.GetMetadata().GetName())
+	}
+	now := w.New.GetSpec().GetTemplate()
+	if !w.Creates() && proto.Equal(w.Old.GetSpec().GetTemplate(), now) {
+		return bad
+	}
+	return append(bad, plan.TemplateFaults(now.GetMetadata(), now.GetSpec(), "spec.template")...)
 }
 
 // checkControlPlaneSpec has the provider spec checked as machines get it: what the failure domains add need not be in

@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -78,7 +79,8 @@ func validateRevocationUpdate(old, r *machinev1.Revocation) []object.Fault {
 }
 
 // RevokeMachine makes every service refuse the certificates of a machine, by its uid. It is safe to call again. The
-// entry can be removed when the last of these certificates has expired (NodeLifetime).
+// entry can be removed when the last of these certificates has expired (NodeLifetime). It notes which health check had
+// the machine deleted.
 func (t *Tables) RevokeMachine(ctx context.Context, m *machinev1.Machine, reason string) error {
 	uid := m.GetMetadata().GetUid()
 	if uid == "" {
@@ -89,7 +91,7 @@ func (t *Tables) RevokeMachine(ctx context.Context, m *machinev1.Machine, reason
 		return nil
 	}
 	_, err := t.Revocations.Create(ctx, &machinev1.Revocation{
-		Metadata: &metav1.ObjectMeta{Name: name},
+		Metadata: &metav1.ObjectMeta{Name: name, Annotations: plan.RemediationNote(m)},
 		Spec: &machinev1.RevocationSpec{
 			MachineUid: uid, MachineName: m.GetMetadata().GetName(), Reason: reason,
 			ExpirationTime: timestamppb.New(time.Now().Add(t.NodeLifetime + revocationMargin).Truncate(time.Second)),

@@ -13,6 +13,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -25,6 +26,7 @@ const (
 	firstScalePause  = 5 * time.Minute  // after machines that failed; doubled for each failure in turn
 	longestScaling   = 30 * time.Minute // the longest such pause
 	forgetScalePause = 3 * time.Hour    // after the end of the pause
+	retryUnknown     = 5 * time.Second  // while nodes or pods are not known: the reason may change without any object
 )
 
 // Conditions and actions of autoscalers.
@@ -56,6 +58,10 @@ type AutoscalerView struct {
 	Unseen string
 	// Answers holds the scheduler's answers by the ID of the question.
 	Answers map[string]*schedulingv1.PlanPlacementResponse_Result
+	// Seen is for how long the states that the last plan named have been seen. It is not needed if Exact is set: Now and
+	// the times of the objects are of one clock.
+	Seen  spans.Seen
+	Exact bool
 }
 
 // PlacementQuestion is what the scheduler must answer before the next decision.
@@ -89,7 +95,8 @@ type AutoscalerPlan struct {
 	Status *machinev1.ClusterAutoscalerStatus
 	Held   []*metav1.HeldBack
 	Ask    []PlacementQuestion
-	Wake   time.Time // when to decide again even if nothing changes; zero means never
+	Wake   time.Time  // when to decide again even if nothing changes; zero means never
+	States spans.Seen // keys of the states whose durations count: Seen of the next view
 }
 
 // Autoscale decides about the sizes of all autoscaled sets. A set grows for unschedulable pods that would fit on its
@@ -112,16 +119,18 @@ func Autoscale(v AutoscalerView) AutoscalerPlan {
 
 // autoscaler is one decision.
 type autoscaler struct {
-	v      AutoscalerView
-	rules  scaleRules
-	groups []*scaleGroup
-	byNode map[string][]*schedulingv1.Pod // pods on nodes that have not ended
-	gone   []string                       // nodes of machines that are being deleted
-	fault  string                         // why nothing is decided
-	reason string                         // the same in one word
-	grows  bool                           // a set grows, or pods wait for machines under way
-	status *machinev1.ClusterAutoscalerStatus
-	p      AutoscalerPlan
+	v       AutoscalerView
+	rules   scaleRules
+	groups  []*scaleGroup
+	byNode  map[string][]*schedulingv1.Pod // pods on nodes that have not ended
+	gone    []string                       // nodes of machines that are being deleted
+	fault   string                         // why nothing is decided
+	reason  string                         // the same in one word
+	present *sum                           // what all nodes have; nil until it is needed
+	grows   bool                           // a set grows, or pods wait for machines under way
+	status  *machinev1.ClusterAutoscalerStatus
+	clock   spans.Clock
+	p       AutoscalerPlan
 }
 
 // scaleGroup is the set of one machine autoscaler.
@@ -165,7 +174,7 @@ func (g *scaleGroup) limited(word, text string) {
 func newAutoscaler(v AutoscalerView) *autoscaler {
 	a := &autoscaler{
 		v: v, rules: scaleRulesOf(v.Cluster), byNode: map[string][]*schedulingv1.Pod{},
-		status: &machinev1.ClusterAutoscalerStatus{},
+		status: &machinev1.ClusterAutoscalerStatus{}, clock: spans.Clock{Now: v.Now, Seen: v.Seen, Exact: v.Exact},
 	}
 	if s := v.Cluster.GetStatus(); s != nil {
 		a.status = proto.Clone(s).(*machinev1.ClusterAutoscalerStatus)
@@ -279,7 +288,8 @@ func (a *autoscaler) survey(g *scaleGroup) {
 
 // expected counts a machine without a ready node: it is under way, or has failed.
 func (a *autoscaler) expected(g *scaleGroup, m *machinev1.Machine, node *nodev1.Node) {
-	late := m.GetMetadata().GetCreationTimestamp().AsTime().Add(a.rules.provision)
+	created := m.GetMetadata().GetCreationTimestamp().AsTime()
+	late := a.clock.End(spans.Key(created, "starting", m.GetMetadata().GetUid()), created, a.rules.provision)
 	switch {
 	case node == nil && (m.GetStatus().GetPhase() == PhaseFailed || m.GetStatus().GetErrorReason() != ""):
 		g.failed = append(g.failed, ScaleDown{m, "it has failed without a node: " + m.GetStatus().GetErrorMessage()})
@@ -305,18 +315,17 @@ func (a *autoscaler) pause(g *scaleGroup) {
 			continue
 		}
 		failures := b.GetFailures()
-		if len(uids) == 1 || b == nil || !b.GetUntilTime().AsTime().After(a.v.Now) {
+		if len(uids) == 1 || b == nil || !a.pauseEnd(g, b).After(a.v.Now) {
 			failures++
 		}
-		long := min(longestScaling, firstScalePause<<min(max(failures-1, 0), 8))
 		b = &machinev1.ScaleUpBackOff{
-			Failures: failures, UntilTime: seconds(a.v.Now.Add(long)),
+			Failures: failures, UntilTime: seconds(a.v.Now.Add(scalePause(failures))),
 			Reason: f.Machine.GetMetadata().GetName() + ": " + f.Reason, MachineUids: b.GetMachineUids(),
 		}
 	}
 	if b != nil {
 		b.MachineUids = uids
-		until := b.GetUntilTime().AsTime()
+		until := a.pauseEnd(g, b)
 		recovered := slices.ContainsFunc(g.machines, func(m *machinev1.Machine) bool {
 			ready, _ := readySince(linkedNode(a.v.Nodes, m))
 			return ready && m.GetMetadata().GetCreationTimestamp().AsTime().After(until)
@@ -330,9 +339,21 @@ func (a *autoscaler) pause(g *scaleGroup) {
 	g.status.BackOff = b
 }
 
+// scalePause is how long a group does not grow after so many failures in turn.
+func scalePause(failures int32) time.Duration {
+	return min(longestScaling, firstScalePause<<min(max(failures-1, 0), 8))
+}
+
+// pauseEnd returns when a back-off ends, which was noted when it began.
+func (a *autoscaler) pauseEnd(g *scaleGroup, b *machinev1.ScaleUpBackOff) time.Time {
+	until, long := b.GetUntilTime().AsTime(), scalePause(b.GetFailures())
+	return a.clock.End(spans.Key(until, "pause", g.a.GetMetadata().GetUid()), until.Add(-long), long)
+}
+
 // backingOff reports whether a group waits after machines that failed.
 func (a *autoscaler) backingOff(g *scaleGroup) bool {
-	return g.status.GetBackOff().GetUntilTime().AsTime().After(a.v.Now) && g.status.GetBackOff() != nil
+	b := g.status.GetBackOff()
+	return b != nil && a.pauseEnd(g, b).After(a.v.Now)
 }
 
 // raiseToMin grows sets that have fewer machines than their autoscalers' minReplicas.
@@ -413,6 +434,9 @@ func (a *autoscaler) finish() AutoscalerPlan {
 	a.status.UnhelpedPodCount = int32(len(a.status.UnhelpedPods))
 	a.status.UnhelpedPods = a.status.UnhelpedPods[:min(len(a.status.UnhelpedPods), mostListed)]
 	active := condition(conditionActive, conditionTrue, "", "Active", "")
+	if a.v.Cluster != nil && a.v.Unseen != "" {
+		a.p.Wake = earliest(a.p.Wake, a.v.Now.Add(retryUnknown))
+	}
 	if a.fault != "" {
 		active = condition(conditionActive, conditionFalse, severityWarning, a.reason, a.fault)
 	}
@@ -421,6 +445,7 @@ func (a *autoscaler) finish() AutoscalerPlan {
 	for _, g := range a.groups {
 		a.p.Sets = append(a.p.Sets, a.decided(g))
 	}
+	a.p.States = a.clock.Used
 	return a.p
 }
 

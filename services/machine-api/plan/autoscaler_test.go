@@ -14,6 +14,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -38,7 +39,7 @@ func newCrowd(change ...func(*machinev1.ClusterAutoscalerSpec)) *crowd {
 		now: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
 		v: AutoscalerView{
 			Cluster: &machinev1.ClusterAutoscaler{Metadata: &metav1.ObjectMeta{Name: "default"}, Spec: spec},
-			Nodes:   map[string]*nodev1.Node{},
+			Nodes:   map[string]*nodev1.Node{}, Exact: true,
 		},
 	}
 }
@@ -533,6 +534,134 @@ func TestWhatHoldsANode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Many nodes that must stay, for whatever reason, do not keep another from going.
+func TestNodesThatStayHideNoneThatMayGo(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stay func(*schedulingv1.Pod)
+		n    int
+	}{
+		"pods that must not be moved fill the status": {
+			func(p *schedulingv1.Pod) { p.Metadata.Annotations = map[string]string{annotationSafeToEvict: "false"} },
+			mostListed + 10,
+		},
+		"pods that fit nowhere else fill the decision": {
+			func(p *schedulingv1.Pod) { p.Spec.NodeSelector = map[string]string{"own": p.Metadata.Name} },
+			2*mostCandidates + 5,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newCrowd()
+			f.set("a", "2", tt.n, 0, 100)
+			f.add(tt.n, "600m")
+			for i, p := range f.v.Pods {
+				p.Spec.NodeName = f.v.Machines[i].Metadata.Name
+				tt.stay(p)
+			}
+			last := f.v.Machines[tt.n-1].Metadata.Name // the last one in the order of names has to be it as well
+			for _, m := range f.v.Machines {
+				last = max(last, m.Metadata.Name)
+			}
+			for _, p := range f.v.Pods {
+				if p.GetSpec().GetNodeName() == last {
+					p.Metadata.Annotations, p.Spec.NodeSelector = nil, nil
+				}
+			}
+			f.set("b", "2", 1, 1, 5) // where its pod fits
+			for range 100 {
+				f.act()
+				f.now = f.now.Add(10 * time.Second)
+			}
+			f.want(t, name, map[string]int{"a": tt.n - 1, "b": 1})
+			if f.v.Nodes[last] != nil {
+				t.Errorf("node %s is still there", last)
+			}
+		})
+	}
+}
+
+// A set at its minimum has nothing to be checked: its nodes do not use up the checks of a decision.
+func TestASetAtItsMinimumUsesUpNoChecks(t *testing.T) {
+	f := newCrowd()
+	f.set("a", "2", mostCandidates+5, mostCandidates+5, 100)
+	f.add(mostCandidates+5, "600m")
+	for i, p := range f.v.Pods {
+		p.Spec.NodeName = f.v.Machines[i].Metadata.Name
+	}
+	f.set("b", "2", 2, 1, 5)
+	f.add(1, "600m")
+	for _, m := range f.v.Machines {
+		if object.ControllerOf(m).GetName() == "b" {
+			f.v.Pods[len(f.v.Pods)-1].Spec.NodeName = m.Metadata.Name
+		}
+	}
+	f.plan()
+	asked := slices.Sorted(maps.Keys(f.v.Answers))
+	if len(asked) == 0 || slices.ContainsFunc(asked, func(id string) bool { return !strings.HasPrefix(id, "node b-") }) {
+		t.Errorf("it asks about %v, want nodes of b only", asked)
+	}
+	f.act()
+	f.now = f.now.Add(10 * time.Minute)
+	f.act()
+	f.want(t, "b has a node that is not needed", map[string]int{"a": mostCandidates + 5, "b": 1})
+}
+
+// A leader whose clock is an hour ahead removes no machine that is under way, and no node before its time; one whose
+// clock was far ahead has not stopped a set from growing for so long.
+func TestAWrongClockScalesNothingEarly(t *testing.T) {
+	seen := func(f *crowd, d time.Duration) {
+		f.v.Exact, f.v.Seen = false, nil
+		f.v.Seen = spans.Seen{}
+		for s := range f.plan().States {
+			f.v.Seen[s] = d
+		}
+	}
+	t.Run("a machine under way", func(t *testing.T) {
+		f := newCrowd()
+		f.set("a", "2", 1, 0, 5)
+		f.add(3, "1")
+		f.act()
+		f.want(t, "it grows", map[string]int{"a": 2})
+		seen(f, time.Minute)
+		f.now = f.now.Add(time.Hour)
+		f.act()
+		f.want(t, "the new machine has a minute", map[string]int{"a": 2})
+		seen(f, 16*time.Minute)
+		f.act()
+		f.want(t, "it is late", map[string]int{"a": 1})
+		until := f.status("a").GetBackOff()
+		if until == nil {
+			t.Fatal("no back-off")
+		}
+		seen(f, time.Minute)
+		f.now = f.now.Add(time.Hour)
+		says(t, f.act().Sets[0].Status.GetConditions(), "AbleToScale", "False", "BackOff")
+		f.now = f.now.Add(-1000 * time.Hour) // the back-off is dated far ahead now
+		seen(f, 6*time.Minute)
+		says(t, f.act().Sets[0].Status.GetConditions(), "AbleToScale", "True", "Ready")
+	})
+	t.Run("a node that is not needed", func(t *testing.T) {
+		f := newCrowd()
+		f.set("a", "2", 3, 1, 5)
+		f.act()
+		seen(f, 9*time.Minute)
+		f.now = f.now.Add(time.Hour)
+		f.act()
+		f.want(t, "nine minutes", map[string]int{"a": 3})
+		seen(f, 10*time.Minute)
+		f.act()
+		f.want(t, "ten minutes", map[string]int{"a": 2})
+		seen(f, 9*time.Second)
+		for s := range f.v.Seen {
+			if strings.Contains(s, "unneeded") {
+				f.v.Seen[s] = time.Hour
+			}
+		}
+		f.now = f.now.Add(time.Hour)
+		f.act()
+		f.want(t, "delayAfterDelete", map[string]int{"a": 2})
+	})
 }
 
 func TestTheClusterKeepsItsLeast(t *testing.T) {

@@ -34,10 +34,15 @@ const (
 
 // ControlPlaneView is everything that the plan of a control-plane machine set depends on.
 type ControlPlaneView struct {
-	Now      time.Time
-	Set      *machinev1.ControlPlaneMachineSet
-	Machines []*machinev1.Machine    // of the set's namespace, ordered by name
-	Nodes    map[string]*nodev1.Node // by name; all nodes of the cluster
+	Now time.Time
+	Set *machinev1.ControlPlaneMachineSet
+	// Machines are those of the set's namespace that its selector matches or that a control-plane node may be of, at
+	// least; ordered by name.
+	Machines []*machinev1.Machine
+	Nodes    map[string]*nodev1.Node // by name: those of Machines, and all of the control plane, at least
+	// Unseen is why the nodes are not known as they are now; empty if they are. Then no machine is deleted: its
+	// replacement may be gone again.
+	Unseen string
 	// DomainFields says where a provider spec has the settings of a failure domain, where it is not at the same path.
 	DomainFields map[string]string
 	// Platform of the cluster; failure domains must be of it. Empty means that any platform will do.
@@ -365,7 +370,7 @@ func (c *controlPlane) unmanaged() []string {
 	var out []string
 	o := c.owners()
 	for name, n := range c.v.Nodes {
-		if isControlPlaneNode(n) && !o.manage(n) {
+		if IsControlPlaneNode(n) && !o.manage(n) {
 			out = append(out, name)
 		}
 	}
@@ -572,6 +577,11 @@ func (c *controlPlane) newest(list []*member) *member {
 }
 
 func (c *controlPlane) remove(m *member, reason string) {
+	if c.v.Unseen != "" {
+		c.hold(actionDelete, reference(m.m), "the nodes are not known: "+c.v.Unseen, "")
+		c.wakeAt(c.v.Now.Add(lookAgain))
+		return
+	}
 	c.p.Delete = append(c.p.Delete, Replaced{m.m, reason})
 }
 
@@ -590,7 +600,7 @@ func (c *controlPlane) create(w creation) {
 		Machine: &machinev1.Machine{
 			Metadata: &metav1.ObjectMeta{
 				Namespace: c.v.Set.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(),
-				Annotations:     t.GetMetadata().GetAnnotations(),
+				Annotations:     withTemplateRecord(t.GetMetadata().GetAnnotations(), c.t),
 				OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(c.v.Set)},
 			},
 			Spec: spec,

@@ -11,6 +11,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -32,13 +33,10 @@ type timeout struct {
 	since *timestamppb.Timestamp
 }
 
-// end returns when a timeout passes; ok is false if it never does.
-func (t timeout) end() (at time.Time, ok bool) {
+// length returns how long a timeout is; ok is false if it never passes.
+func (t timeout) length() (d time.Duration, ok bool) {
 	d, err := time.ParseDuration(t.text)
-	if err != nil || d <= 0 || t.since == nil {
-		return time.Time{}, false // it is empty; others are refused
-	}
-	return t.since.AsTime().Add(d), true
+	return d, err == nil && d > 0 && t.since != nil // it may be empty; others are refused
 }
 
 // TimeoutFaults returns the timeouts of a machine's spec that are invalid beyond the rules of its proto. prefix ends
@@ -62,17 +60,21 @@ func TimeoutFaults(s *machinev1.MachineSpec, prefix string) []object.Fault {
 // the machine at the end of the timeout, and from then on the condition typ and what the machine waits for report that
 // it has passed.
 func (n *next) passed(typ string, t timeout, forced string) bool {
-	at, ok := t.end()
-	switch {
-	case !ok:
+	d, ok := t.length()
+	if !ok {
 		n.unset(typ)
 		return false
-	case n.v.Now.Before(at):
+	}
+	since := t.since.AsTime()
+	at := n.clock.End(spans.Key(since, t.field), since, d)
+	text := fmt.Sprintf("spec.%s %s passed at %s", t.field, t.text, since.Add(d).UTC().Format(time.RFC3339))
+	// What an earlier leader found has passed still has.
+	c := object.FindCondition(n.m.GetStatus().GetConditions(), typ)
+	if known := strings.HasPrefix(c.GetMessage(), text); !known && n.v.Now.Before(at) {
 		n.unset(typ)
 		n.p.Wake = earliest(n.p.Wake, at)
 		return false
 	}
-	text := fmt.Sprintf("spec.%s %s passed at %s", t.field, t.text, at.UTC().Format(time.RFC3339))
 	if n.m.GetSpec().GetNodeTimeoutPolicy() == policyProceed && forced == "" {
 		text += "; machine-api proceeded, as spec.nodeTimeoutPolicy Proceed requests"
 		n.set(condition(typ, conditionTrue, "", "Proceeded", text))
@@ -122,7 +124,7 @@ func (n *next) drainOverdue() bool {
 			podsInLine(blocked), unblockPods)
 	}
 	forced := ""
-	if Role(n.m) == RoleMaster || isControlPlaneNode(n.v.Node) {
+	if Role(n.m) == RoleMaster || IsControlPlaneNode(n.v.Node) {
 		forced = "it is a control-plane machine"
 	}
 	drainTimeout := timeout{
@@ -162,9 +164,17 @@ func (n *next) detached() bool {
 	if object.IsTrue(n.status.Conditions, VolumesDetached) {
 		return true
 	}
+	gone := n.v.InstanceGone || n.v.Instance == nil && !MayHaveInstance(n.m)
+	if !gone && n.v.Node == nil && !n.v.NodesSeen {
+		n.unset(VolumesTimedOut)
+		n.set(condition(VolumesDetached, conditionUnknown, "", "NodeUnknown",
+			"It is not known whether the node reports attached volumes"))
+		n.p.WaitsFor = "word of its node, which may report attached volumes"
+		n.p.Wake = n.askAgain(GetNode)
+		return false
+	}
 	volumes := n.volumes()
 	n.status.BlockingVolumes = volumes[:min(len(volumes), mostBlocking)]
-	gone := n.v.InstanceGone || n.v.Instance == nil && !MayHaveInstance(n.m)
 	switch {
 	case len(volumes) == 0 && !gone && n.v.Instance == nil && n.provisioned():
 		return n.detachedUnseen()

@@ -10,6 +10,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 )
 
 // draining is a machine whose drain began ten minutes before noon, with a timeout and a policy.
@@ -67,6 +68,7 @@ func TestADrainDeadlineFollowsItsPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := Next(MachineView{
 				Now: noon(), Machine: tt.machine, Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: blockedDrain(),
+				Exact: true,
 			})
 			if got := object.IsTrue(p.Status.GetConditions(), Drained); got != tt.proceeds {
 				t.Errorf("Drained = %v, want %v", got, tt.proceeds)
@@ -87,6 +89,91 @@ func TestADrainDeadlineFollowsItsPolicy(t *testing.T) {
 				t.Errorf("events %v, want one of the timeout", p.Events)
 			}
 		})
+	}
+}
+
+// A leader's clock that is an hour ahead, or was set by an hour, gives no drain up before its time.
+func TestAWrongClockEndsNoWaitEarly(t *testing.T) {
+	timedOut := func(m *machinev1.Machine) {
+		m.Status.Conditions = append(m.Status.Conditions, condition(DrainTimedOut, conditionTrue, "", "Waiting",
+			"spec.nodeDrainTimeout 30m passed at 2026-11-21T12:20:00Z; the deletion waits"))
+	}
+	for name, tt := range map[string]struct {
+		timeout string
+		change  func(*machinev1.Machine)
+		seen    time.Duration // that the leader has waited
+		ahead   time.Duration // of its clock
+		ends    bool
+		wake    time.Duration
+	}{
+		"a clock that is ahead":                  {"30m", nil, 10 * time.Minute, time.Hour, false, 20 * time.Minute},
+		"a clock that is behind":                 {"30m", nil, 30 * time.Minute, -time.Hour, true, 0},
+		"a timeout that has passed":              {"30m", nil, 30 * time.Minute, time.Hour, true, 0},
+		"a leader that begins waits again":       {"5m", nil, 0, 0, false, 5 * time.Minute},
+		"but no longer than clocks are wrong":    {"5m", nil, 0, 2 * time.Hour, true, 0},
+		"what an earlier leader found is kept":   {"30m", timedOut, 0, 0, true, 0},
+		"but not if the timeout was raised then": {"40m", timedOut, 0, 0, false, lookAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := draining(tt.timeout, "Proceed")
+			if tt.change != nil {
+				tt.change(m)
+			}
+			v := MachineView{
+				Now: noon(), Machine: m, Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: blockedDrain(),
+			}
+			v.Seen = spans.Seen{}
+			for s := range Next(v).States {
+				v.Seen[s] = tt.seen
+			}
+			v.Now = noon().Add(tt.ahead)
+			p := Next(v)
+			if got := object.IsTrue(p.Status.GetConditions(), Drained); got != tt.ends {
+				t.Errorf("Drained = %v, want %v", got, tt.ends)
+			}
+			if want := v.Now.Add(min(tt.wake, lookAgain)); !tt.ends && !p.Wake.Equal(want) {
+				t.Errorf("wakes at %v, want %v", p.Wake, want)
+			}
+		})
+	}
+}
+
+// A node that registers again while its machine is drained is another node, with pods of its own.
+func TestTheDrainOfAnEarlierNodeDoesNotCount(t *testing.T) {
+	for name, change := range map[string]func(*nodev1.DrainSpec){
+		"another uid":  func(s *nodev1.DrainSpec) { s.NodeUid = "uid-of-the-earlier-node" },
+		"another name": func(s *nodev1.DrainSpec) { s.NodeName = "m-before" },
+	} {
+		for _, phase := range []string{"Draining", "Failed", "Succeeded"} {
+			d := newDrain(phase, "the node does not exist, so there is nothing to drain")
+			d.Spec = &nodev1.DrainSpec{NodeName: "m", NodeUid: "uid-node"}
+			v := MachineView{
+				Now: noon(), Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true,
+				Drain: d,
+			}
+			if p := Next(v); slices.Contains(p.Actions, DeleteDrain) {
+				t.Errorf("actions %v for the drain of the node itself", p.Actions)
+			}
+			change(d.Spec)
+			p := Next(v)
+			if object.IsTrue(p.Status.GetConditions(), Drained) || !slices.Equal(p.Actions, []Action{DeleteDrain}) {
+				t.Errorf("%s, %s: conditions %v, actions %v", name, phase, p.Status.GetConditions(), p.Actions)
+			}
+		}
+	}
+}
+
+// The provider of these machines does not report volumes, and the node cannot be seen: it may report some.
+func TestTheNodeIsAskedForVolumesBeforeTheInstanceGoes(t *testing.T) {
+	v := MachineView{Now: noon(), Machine: newMachine(running, deleted, drained), Instance: instance()}
+	p := Next(v)
+	c := object.FindCondition(p.Status.GetConditions(), VolumesDetached)
+	if len(p.Actions) > 0 || c.GetStatus() != "Unknown" || c.GetReason() != "NodeUnknown" || p.Wake.IsZero() {
+		t.Errorf("actions %v, condition %v", p.Actions, c)
+	}
+	v.NodesSeen = true // it is gone
+	if p := Next(v); !slices.Equal(p.Actions, []Action{DeleteInstance}) {
+		t.Errorf("actions %v once it is known that there is no node", p.Actions)
 	}
 }
 
@@ -153,7 +240,7 @@ func TestAttachedVolumesAreWaitedFor(t *testing.T) {
 			if tt.change != nil {
 				tt.change(m)
 			}
-			p := Next(MachineView{Now: noon(), Machine: m, Instance: tt.instance, Node: tt.node, NodesSeen: true})
+			p := Next(MachineView{Now: noon(), Machine: m, Instance: tt.instance, Node: tt.node, NodesSeen: true, Exact: true})
 			c := object.FindCondition(p.Status.GetConditions(), VolumesDetached)
 			if c.GetStatus() != tt.status || c.GetReason() != tt.reason {
 				t.Errorf("VolumesDetached = %s %s, want %s %s", c.GetStatus(), c.GetReason(), tt.status, tt.reason)

@@ -97,9 +97,8 @@ func (n *next) failures() {
 	}
 	for _, f := range known {
 		step := Action(f.GetStep())
-		asked := slices.ContainsFunc(n.v.Faults, func(f Fault) bool { return f.Step == step })
 		called := step == DeleteInstance && n.v.Deletion.Busy // its answer is not there yet
-		if asked || called || slices.Contains(n.p.Actions, step) {
+		if n.failed(step) || called || slices.Contains(n.p.Actions, step) {
 			present = append(present, f)
 		}
 	}
@@ -126,6 +125,11 @@ func (n *next) failures() {
 		n.p.WaitsFor = fmt.Sprintf("%s (%s failed %d times since %s)", text, f.GetStep(), f.GetAttempts(),
 			f.GetSince().AsTime().UTC().Format(time.RFC3339))
 	}
+}
+
+// failed reports whether a question failed when this was observed.
+func (n *next) failed(step Action) bool {
+	return slices.ContainsFunc(n.v.Faults, func(f Fault) bool { return f.Step == step })
 }
 
 // askAgain returns when to repeat a question that failed: after as many seconds as it failed times, at most lookAgain.

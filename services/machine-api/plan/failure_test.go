@@ -7,6 +7,7 @@ import (
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 )
@@ -86,6 +87,22 @@ func TestAQuestionThatFailedIsReported(t *testing.T) {
 		if got := Next(v).Wake.Sub(noon()); got != want {
 			t.Errorf("after %d attempts it is asked again after %v, want %v", attempts, got, want)
 		}
+	}
+}
+
+// The copy of the drains may be older than the deletion of a drain: that it succeeded counts only as an answer.
+func TestADrainHasSucceededOnlyIfItsOwnerSaysSo(t *testing.T) {
+	v := MachineView{
+		Now: noon(), Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true,
+		Drain: newDrain("Succeeded", ""), Faults: []Fault{{GetDrain, "down"}},
+	}
+	p := Next(v)
+	if object.IsTrue(p.Status.GetConditions(), Drained) || len(p.Actions) > 0 || p.Wake.Sub(noon()) != time.Second {
+		t.Errorf("conditions %v, actions %v, again after %v", p.Status.GetConditions(), p.Actions, p.Wake.Sub(noon()))
+	}
+	v.Faults = nil
+	if p := Next(v); !object.IsTrue(p.Status.GetConditions(), Drained) {
+		t.Errorf("conditions %v", p.Status.GetConditions())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -44,11 +45,18 @@ type HealthCheckView struct {
 	Now      time.Time
 	Check    *machinev1.MachineHealthCheck
 	Machines []*machinev1.Machine    // of the check's namespace, ordered by name
-	Nodes    map[string]*nodev1.Node // all nodes by name
-	// Unseen is why the nodes are not known; empty if they are.
+	Nodes    map[string]*nodev1.Node // all nodes by name; nil if none of them was ever seen
+	// Unseen is why the nodes are not known as they are now; empty if they are.
 	Unseen string
+	// Earlier are remediations of a health check of the same name, of machines that are gone, in any order. Those of the
+	// check itself may be among them.
+	Earlier []*machinev1.Remediation
 	// Guardian holds the answers of etcd-guardian by the machine's uid; it was not asked about the others.
 	Guardian map[string]GuardianAnswer
+	// Seen is for how long the states that the last plan named have been seen. It is not needed if Exact is set: Now and
+	// the times of the objects are of one clock.
+	Seen  spans.Seen
+	Exact bool
 }
 
 // UnhealthyMachine is a machine that needs remediation.
@@ -77,6 +85,7 @@ type HealthCheckPlan struct {
 	Ask       []*machinev1.Machine // what etcd-guardian must answer first; decide again with its answer
 	Events    []MachineEvent       // to record once the status is written
 	Wake      time.Time            // when to decide again even if nothing changes; zero means never
+	States    spans.Seen           // keys of the states whose durations count: Seen of the next view
 }
 
 // HealthCheck returns which machines a health check has replaced now. It never remediates while more machines are not
@@ -84,7 +93,10 @@ type HealthCheckPlan struct {
 // time and with etcd-guardian's consent. It does not modify v. Source: OpenShift's machine health checks, and seed 000,
 // section 13.5.2, for the control plane.
 func HealthCheck(v HealthCheckView) HealthCheckPlan {
-	c := &healthCheck{v: v, status: &machinev1.MachineHealthCheckStatus{}, byInstance: map[string]*nodev1.Node{}}
+	c := &healthCheck{
+		v: v, status: &machinev1.MachineHealthCheckStatus{}, byInstance: map[string]*nodev1.Node{},
+		well: map[string]bool{}, clock: spans.Clock{Now: v.Now, Seen: v.Seen, Exact: v.Exact},
+	}
 	if s := v.Check.GetStatus(); s != nil {
 		c.status = proto.Clone(s).(*machinev1.MachineHealthCheckStatus)
 	}
@@ -95,8 +107,11 @@ func HealthCheck(v HealthCheckView) HealthCheckPlan {
 	}
 	c.examine()
 	limit, fault := unhealthyLimit(v.Check.GetSpec().GetMaxUnhealthy(), c.expected)
-	c.status.ExpectedMachines, c.status.CurrentHealthy = proto.Int32(int32(c.expected)), proto.Int32(int32(c.healthy))
-	c.status.RemediationsAllowed = 0
+	c.status.ExpectedMachines, c.status.RemediationsAllowed = proto.Int32(int32(c.expected)), 0
+	if !c.blind() {
+		c.status.CurrentHealthy = proto.Int32(int32(c.healthy))
+	}
+	c.adopt()
 	c.forget()
 	if reason, message := c.blocked(limit, fault); reason != "" {
 		c.block(reason, message)
@@ -116,6 +131,9 @@ type healthCheck struct {
 	status            *machinev1.MachineHealthCheckStatus
 	byInstance        map[string]*nodev1.Node // by provider ID
 	expected, healthy int
+	clock             spans.Clock
+	well              map[string]bool // uids of the healthy machines
+	leaving           []*machinev1.Machine
 	p                 HealthCheckPlan
 }
 
@@ -142,6 +160,10 @@ func checked(check *machinev1.MachineHealthCheck) (labels.Selector, string) {
 	return sel, ""
 }
 
+// blind reports whether no node was ever seen: then nothing is known of the health of any machine, and the status keeps
+// what was last known of it.
+func (c *healthCheck) blind() bool { return c.v.Nodes == nil && c.v.Unseen != "" }
+
 // examine counts the selected machines and finds those that need remediation.
 func (c *healthCheck) examine() {
 	sel, fault := checked(c.v.Check)
@@ -155,6 +177,9 @@ func (c *healthCheck) examine() {
 		}
 		c.expected++
 		if object.Deleting(m) {
+			c.leaving = append(c.leaving, m)
+		}
+		if object.Deleting(m) || c.blind() {
 			continue
 		}
 		d := c.diagnose(m)
@@ -163,6 +188,7 @@ func (c *healthCheck) examine() {
 			c.p.Unhealthy = append(c.p.Unhealthy, UnhealthyMachine{Machine: m, Reason: d.reason, unheard: d.unheard})
 		case d.healthy:
 			c.healthy++
+			c.well[m.GetMetadata().GetUid()] = true
 		default:
 			c.wakeAt(d.due)
 		}
@@ -213,7 +239,8 @@ func (c *healthCheck) starting(m *machinev1.Machine) diagnosis {
 	if limit == 0 || m.GetMetadata().GetCreationTimestamp() == nil {
 		return diagnosis{}
 	}
-	due := m.GetMetadata().GetCreationTimestamp().AsTime().Add(limit)
+	created := m.GetMetadata().GetCreationTimestamp().AsTime()
+	due := c.clock.End(spans.Key(created, "starting", m.GetMetadata().GetUid()), created, limit)
 	if due.Before(c.v.Now) {
 		return diagnosis{reason: fmt.Sprintf("it has no node %v after its creation", limit)}
 	}
@@ -231,7 +258,8 @@ func (c *healthCheck) listed(node *nodev1.Node, u *machinev1.UnhealthyCondition)
 			return diagnosis{} // how long it has lasted is not known
 		}
 		since := have.GetLastTransitionTime().AsTime()
-		due := since.Add(timeout)
+		due := c.clock.End(spans.Key(since, "node", node.GetMetadata().GetName(), node.GetMetadata().GetUid(), u.GetType(),
+			u.GetStatus()), since, timeout)
 		if due.Before(c.v.Now) {
 			return diagnosis{
 				reason: fmt.Sprintf("condition %s of node %s is %s since %s, longer than %v", u.GetType(),
@@ -362,17 +390,24 @@ func (c *healthCheck) finish() {
 	for _, u := range c.v.Check.GetStatus().GetUnhealthy() {
 		before[u.GetMachine()] = u
 	}
-	c.status.Unhealthy = nil
+	if c.blind() {
+		for _, u := range c.status.Unhealthy {
+			u.HeldBy = c.p.Message
+		}
+	} else {
+		c.status.Unhealthy = nil
+	}
 	for _, u := range c.p.Unhealthy {
 		name := u.Machine.GetMetadata().GetName()
 		was, known := before[name]
-		if !known {
+		listed := len(c.status.Unhealthy) < maxUnhealthyOut // of the others it is not known what was reported before
+		if !known && listed {
 			c.p.Events = append(c.p.Events, MachineEvent{u.Machine, Event{
 				"Normal", "DetectedUnhealthy",
 				fmt.Sprintf("Machine %s needs remediation: %s", name, u.Reason),
 			}})
 		}
-		if u.HeldBy == heldNoController && was.GetHeldBy() != u.HeldBy {
+		if u.HeldBy == heldNoController && was.GetHeldBy() != u.HeldBy && listed {
 			c.p.Events = append(c.p.Events, MachineEvent{u.Machine, Event{
 				"Warning", "SkippedNoController",
 				fmt.Sprintf("Machine %s is unhealthy (%s) and is not deleted: %s", name, u.Reason, u.HeldBy),
@@ -383,7 +418,7 @@ func (c *healthCheck) finish() {
 				Action: actionDeleteMachine, Object: reference(u.Machine), Reason: u.HeldBy, Unblock: u.unblock,
 			})
 		}
-		if len(c.status.Unhealthy) < maxUnhealthyOut {
+		if listed {
 			c.status.Unhealthy = append(c.status.Unhealthy, &machinev1.UnhealthyMachine{
 				Machine: name, Reason: u.Reason, HeldBy: u.HeldBy,
 			})
@@ -395,5 +430,5 @@ func (c *healthCheck) finish() {
 	slices.SortFunc(c.status.BackOffs, func(a, b *machinev1.RemediationBackOff) int {
 		return cmp.Or(cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(a.GetName(), b.GetName()))
 	})
-	c.p.Status = c.status
+	c.p.Status, c.p.States = c.status, c.clock.Used
 }

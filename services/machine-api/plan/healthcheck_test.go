@@ -53,9 +53,10 @@ func sick(name, ready string, since time.Duration) (*machinev1.Machine, *nodev1.
 }
 
 // checkView returns a view of machines "a", "b" and so on, one for each state such as "True 1h". A state may have words
-// behind it: failed, deleting, orphan, master, nonode (it never had one), gone (its node is), other (API).
+// behind it: failed, deleting, orphan, master, nonode (it never had one), gone (its node is), other (API). Its times
+// are exact.
 func checkView(check *machinev1.MachineHealthCheck, states ...string) HealthCheckView {
-	v := HealthCheckView{Now: noon(), Check: check, Nodes: map[string]*nodev1.Node{}}
+	v := HealthCheckView{Now: noon(), Check: check, Nodes: map[string]*nodev1.Node{}, Exact: true}
 	for i, state := range states {
 		words := strings.Fields(state)
 		since, err := time.ParseDuration(words[1])
@@ -302,6 +303,73 @@ func TestTheGuardianDecidesAboutMasters(t *testing.T) {
 	}
 }
 
+// TestMastersStayWithoutTheGuardiansConsent: the node decides whether a master is unhealthy, and etcd-guardian whether
+// it may go. A voter that is silent is its matter alone.
+func TestMastersStayWithoutTheGuardiansConsent(t *testing.T) {
+	yes, silent := GuardianAnswer{Allowed: true}, GuardianAnswer{Why: "b does not answer"}
+	for _, c := range []struct {
+		name   string
+		states []string
+		answer map[string]GuardianAnswer
+		want   string
+		asks   int
+	}{
+		{
+			"a silent voter whose node is ready is kept, and needs no answer",
+			[]string{"True 1h master", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-a": yes, "uid-b": silent},
+			"3/3 delete [] again never", 0,
+		},
+		{
+			"an unhealthy master whose voter is silent may go if the others answer",
+			[]string{"Unknown 1h master", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-a": yes},
+			"3/2 delete [a] again never", 0,
+		},
+		{
+			"it stays while another voter is silent",
+			[]string{"Unknown 1h master", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-a": silent},
+			"3/2 delete [] again 30s; a held: etcd-guardian does not allow it: b does not answer", 0,
+		},
+		{
+			"consent for another machine is none",
+			[]string{"Unknown 1h master", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-b": yes, "uid-c": yes},
+			"3/2 delete [] again never; a held: etcd-guardian has not been asked whether its member may go", 1,
+		},
+		{
+			"one whose node is gone is asked about as well",
+			[]string{"True 1h master gone", "True 1h master", "True 1h master"},
+			nil,
+			"3/2 delete [] again never; a held: etcd-guardian has not been asked whether its member may go", 1,
+		},
+		{
+			"and one that failed",
+			[]string{"True 1h master failed", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-a": silent},
+			"3/2 delete [] again 30s; a held: etcd-guardian does not allow it: b does not answer", 0,
+		},
+		{
+			"and one that never joined",
+			[]string{"True 1h master nonode", "True 1h master", "True 1h master"},
+			map[string]GuardianAnswer{"uid-a": silent},
+			"3/2 delete [] again 30s; a held: etcd-guardian does not allow it: b does not answer", 0,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := checkView(newCheck(1), c.states...)
+			v.Guardian = c.answer
+			if got := outcome(v); got != c.want {
+				t.Errorf("HealthCheck:\n got %s\nwant %s", got, c.want)
+			}
+			if n := len(HealthCheck(v).Ask); n != c.asks {
+				t.Errorf("it asks about %d machines, want %d", n, c.asks)
+			}
+		})
+	}
+}
+
 func TestAZoneThatDoesNotReportIsLeftAlone(t *testing.T) {
 	v := checkView(newCheck("100%"), "Unknown 1h", "Unknown 1h", "Unknown 1h", "True 1h", "True 1h", "True 1h", "True 1h",
 		"False 1h")
@@ -321,6 +389,66 @@ func TestANodeThatIsNotLinkedYetCounts(t *testing.T) {
 	v.Nodes["a"] = newNode("a", "True", noon())
 	if got, want := outcome(v), "2/1 delete [] again 30s"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A leader that has not seen the nodes yet knows nothing of them: it does not report that they are gone.
+func TestNothingIsClaimedOfNodesThatWereNeverSeen(t *testing.T) {
+	v := checkView(newCheck("100%"), "False 1h", "True 1h", "True 1h", "True 1h deleting")
+	v.Check.Status = HealthCheck(v).Status
+	v.Nodes, v.Unseen = nil, "eviction-controller has not sent them yet"
+	p := HealthCheck(v)
+	if p.Allowed || len(p.Unhealthy)+len(p.Remediate)+len(p.Events) > 0 {
+		t.Errorf("unhealthy %v, remediate %v, events %v", p.Unhealthy, p.Remediate, p.Events)
+	}
+	list := p.Status.GetUnhealthy()
+	if p.Status.GetExpectedMachines() != 4 || p.Status.GetCurrentHealthy() != 2 || len(list) != 1 ||
+		list[0].GetMachine() != "a" || list[0].GetHeldBy() != p.Message {
+		t.Errorf("status %v, want what was known before, held by the missing nodes", p.Status)
+	}
+	v.Check.Status = nil
+	if p := HealthCheck(v); p.Status.CurrentHealthy != nil || len(p.Status.GetUnhealthy()) > 0 {
+		t.Errorf("status %v of a check that never saw a node", p.Status)
+	}
+}
+
+// The status lists a part of many unhealthy machines. The others are not detected again with each change.
+func TestManyUnhealthyMachinesAreDetectedOnce(t *testing.T) {
+	v := checkView(newCheck("10%"))
+	for i := range maxUnhealthyOut + 10 {
+		m, n := sick(fmt.Sprintf("m%03d", i), "False", time.Hour)
+		m.Metadata.OwnerReferences = nil
+		v.Machines, v.Nodes[n.Metadata.Name] = append(v.Machines, m), n
+	}
+	v.Check.Spec.MaxUnhealthy = structpb.NewStringValue("100%")
+	p := HealthCheck(v)
+	if len(p.Events) != 2*maxUnhealthyOut {
+		t.Errorf("%d events, want one of detection and one of why it stays for each listed machine", len(p.Events))
+	}
+	v.Check.Status = p.Status
+	if again := HealthCheck(v); len(again.Events) > 0 {
+		t.Errorf("%d events again, such as %v", len(again.Events), again.Events[0])
+	}
+}
+
+// A crash, or a change of the machine, may come between the record of a remediation and the deletion. If the machine is
+// healthy by then, it is not deleted, and neither the status nor the budget counts it.
+func TestARemediationThatIsNotCarriedOutIsNotCounted(t *testing.T) {
+	v := checkView(newCheck("100%"), "False 1h", "False 1h")
+	v.Check.Status = HealthCheck(v).Status
+	if len(v.Check.Status.Remediations) != 2 || len(v.Check.Status.BackOffs) != 1 {
+		t.Fatalf("status %v", v.Check.Status)
+	}
+	v.Nodes["a"] = newNode("a", "True", noon())
+	v.Nodes["a"].Metadata.Uid = "uid-node-a"
+	again := HealthCheck(v)
+	if r := again.Status.Remediations; len(r) != 1 || r[0].Machine != "b" {
+		t.Errorf("one machine is healthy, and the remediations are %v", r)
+	}
+	v.Nodes["b"] = newNode("b", "True", noon())
+	v.Nodes["b"].Metadata.Uid = "uid-node-b"
+	if s := HealthCheck(v).Status; len(s.Remediations)+len(s.BackOffs) != 0 {
+		t.Errorf("both machines are healthy, and the status is %v", s)
 	}
 }
 

@@ -98,13 +98,21 @@ func InternalAddresses(list []*nodev1.NodeAddress) []string {
 	return out
 }
 
-// HeldAddress returns the address that no other machine may have while this one has it: it gives it up when its
-// instance is gone.
+// HeldAddress returns the address that no other machine may have while this one has it: it gives it up for good when
+// its instance is gone.
 func HeldAddress(m *machinev1.Machine) string {
-	if c := object.FindCondition(m.GetStatus().GetConditions(), InstanceExists); c.GetStatus() == conditionFalse {
+	if c := object.FindCondition(m.GetStatus().GetConditions(), InstanceExists); c.GetStatus() == conditionFalse ||
+		c.GetReason() == reasonReappeared {
 		return ""
 	}
 	return InternalAddress(m)
+}
+
+// gaveUpAddress reports whether the provider once said that a machine's instance is gone. Its address may be another
+// machine's since, so what is said of the instance later must not claim it again.
+func gaveUpAddress(m *machinev1.Machine) bool {
+	c := object.FindCondition(m.GetStatus().GetConditions(), InstanceExists)
+	return c.GetReason() == reasonCannotFindInstance || c.GetReason() == reasonReappeared
 }
 
 // InstanceView is what the judgement of a provider's word about an instance depends on.

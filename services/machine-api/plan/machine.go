@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -64,6 +65,11 @@ type MachineView struct {
 	// the steps that failed without a success since, with every attempt; those that are no longer needed are ignored
 	Failures []*machinev1.StepFailure
 	Faults   []Fault // the questions that failed when this was observed
+
+	// for how long the states that the last plan named have been seen; not needed if Exact is set: Now and the times of
+	// the objects are of one clock
+	Seen  spans.Seen
+	Exact bool
 }
 
 // MachinePlan is the outcome of one decision.
@@ -77,11 +83,15 @@ type MachinePlan struct {
 	Events      []Event                  // to record if the status changed
 	Wake        time.Time                // when to look again even if nothing changes; zero means never
 	Failures    []*machinev1.StepFailure // the steps that fail at present; the status has them as they were stored
+	States      spans.Seen               // keys of the states whose durations count: Seen of the next view
 }
 
 // Next returns the next step of a machine. It does not modify v.
 func Next(v MachineView) MachinePlan {
-	n := &next{v: v, m: v.Machine, status: &machinev1.MachineStatus{}}
+	n := &next{
+		v: v, m: v.Machine, status: &machinev1.MachineStatus{},
+		clock: spans.Clock{Now: v.Now, Seen: v.Seen, Exact: v.Exact},
+	}
 	if s := v.Machine.GetStatus(); s != nil {
 		n.status = proto.Clone(s).(*machinev1.MachineStatus)
 	}
@@ -130,6 +140,7 @@ type next struct {
 	v      MachineView
 	m      *machinev1.Machine
 	status *machinev1.MachineStatus
+	clock  spans.Clock
 	p      MachinePlan
 }
 
@@ -171,6 +182,8 @@ func hookList(hooks []*machinev1.LifecycleHook) string {
 func (n *next) instance() {
 	i := n.v.Instance
 	switch {
+	case i == nil && gaveUpAddress(n.m): // an error is no news of it
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, reasonCannotFindInstance, instanceNotFoundMessage))
 	case IsForgotten(n.m):
 		n.set(condition(InstanceExists, conditionUnknown, "", Forgotten, "The provider is not asked any more"))
 	case n.v.NoProvider != "" && i == nil && MayHaveInstance(n.m):
@@ -180,7 +193,7 @@ func (n *next) instance() {
 		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+
 			n.v.InstanceErr))
 	case i == nil && n.provisioned():
-		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", instanceNotFoundMessage))
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, reasonCannotFindInstance, instanceNotFoundMessage))
 	case i == nil:
 		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated",
 			withCause(instanceNotCreatedMessage, cmp.Or(n.v.NoProvider, n.v.CreateErr))))
@@ -204,7 +217,11 @@ func Forget(m *machinev1.Machine, user, reason string, now time.Time) {
 }
 
 func (n *next) seen(i *providerv1.Instance) {
-	n.set(condition(InstanceExists, conditionTrue, "", "", ""))
+	if gaveUpAddress(n.m) {
+		n.set(condition(InstanceExists, conditionTrue, "", reasonReappeared, instanceReappearedMessage))
+	} else {
+		n.set(condition(InstanceExists, conditionTrue, "", "", ""))
+	}
 	if n.status.GetPhase() == PhaseFailed && !object.Deleting(n.m) {
 		return // it stays Failed even if its instance appears again
 	}
@@ -421,9 +438,21 @@ func (n *next) drain() bool {
 		n.status.BlockingPods = nil
 		return false
 	}
+	if drainsAnother(d, n.v.Node) {
+		n.p.WaitsFor = fmt.Sprintf("the drain of node %s, in place of one of an earlier node", node)
+		n.set(condition(Drained, conditionFalse, severityInfo, "Draining", "the drain was of an earlier node of the machine"))
+		n.do(DeleteDrain) // its end has this decided again
+		n.status.BlockingPods = nil
+		return false
+	}
 	message := d.GetStatus().GetMessage()
 	switch d.GetStatus().GetPhase() {
 	case "Succeeded":
+		if n.failed(GetDrain) { // the copy shows a drain that may have been deleted since, and the node is in use again
+			n.p.WaitsFor = fmt.Sprintf("word of the drain of node %s", node)
+			n.p.Wake = n.askAgain(GetDrain)
+			return false
+		}
 		n.unset(DrainTimedOut)
 		n.set(condition(Drained, conditionTrue, "", "", drainedMessage))
 		n.tell("Normal", "DrainSucceeded", "Node drain succeeded")
@@ -436,6 +465,14 @@ func (n *next) drain() bool {
 	}
 	n.p.WaitsFor = withCause(fmt.Sprintf("the drain of node %s", node), message)
 	return n.drainOverdue()
+}
+
+// drainsAnother reports whether a drain is of another node than the one that a machine has now: an agent registers its
+// node again after a user has deleted it, and the pods of the new one were not evicted by the old drain.
+func drainsAnother(d *nodev1.Drain, n *nodev1.Node) bool {
+	spec, node := d.GetSpec(), n.GetMetadata()
+	return spec.GetNodeUid() != "" && node.GetUid() != "" && spec.GetNodeUid() != node.GetUid() ||
+		spec.GetNodeName() != "" && spec.GetNodeName() != node.GetName()
 }
 
 func waitsForHooks(hooks []*machinev1.LifecycleHook, when string) string {
@@ -519,7 +556,7 @@ func (n *next) finish() {
 	if !proto.Equal(old.GetLastOperation(), n.status.GetLastOperation()) {
 		n.status.LastOperation.LastUpdated = seconds(n.v.Now)
 	}
-	n.p.Status = n.status
+	n.p.Status, n.p.States = n.status, n.clock.Used
 	if !proto.Equal(old, n.status) {
 		n.status.LastUpdated = seconds(n.v.Now)
 	} else {

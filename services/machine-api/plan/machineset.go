@@ -386,6 +386,9 @@ func availableAt(v SetView, machines []*machinev1.Machine) time.Time {
 // caller's to set.
 func FromTemplate(s *machinev1.MachineSet) *machinev1.Machine {
 	t := proto.Clone(s.GetSpec().GetTemplate()).(*machinev1.MachineTemplateSpec)
+	if t.GetSpec() != nil {
+		t.Spec.ProviderId = "" // the provider gives it; sets that were stored before it was refused may have one
+	}
 	return &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{
 			Namespace: s.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(),

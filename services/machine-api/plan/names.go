@@ -41,6 +41,11 @@ const (
 	// machine-api sets it.
 	AnnotationProvider = "windlass.dev/provider"
 
+	// AnnotationTemplate of a control-plane machine has a hash of each item of the template that the machine was created
+	// with and that does not lead to its replacement: so an item that the template lost is known from one that a user
+	// added.
+	AnnotationTemplate = "windlass.dev/template"
+
 	FinalizerMachine = "machine.machine.openshift.io"
 	// holds a deleted set until its machines are let go
 	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io"
@@ -86,6 +91,8 @@ const (
 	drainedMessage               = "Drain finished successfully"
 	instanceNotCreatedMessage    = "Instance has not been created"
 	instanceNotFoundMessage      = "Instance not found on provider"
+	reasonReappeared             = "InstanceReappeared"
+	instanceReappearedMessage    = "The provider reports the instance again, after it reported that it was gone"
 	checkingProviderMessage      = "Failed to check if machine exists"
 	reasonNoProvider             = "NoProvider"
 	operationCreate              = "Create"
@@ -129,8 +136,8 @@ func Role(m *machinev1.Machine) string {
 	return RoleWorker
 }
 
-// isControlPlaneNode reports whether a node carries one of the labels of the control plane.
-func isControlPlaneNode(n *nodev1.Node) bool {
+// IsControlPlaneNode reports whether a node carries one of the labels of the control plane.
+func IsControlPlaneNode(n *nodev1.Node) bool {
 	labels := n.GetMetadata().GetLabels()
 	_, a := labels[nodeLabelControlPlane]
 	_, b := labels[nodeLabelMaster]

@@ -12,7 +12,10 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // annotationBudget on a health check is its budget, such as "5/1h": the most remediations within a time. Without it the
@@ -28,6 +31,9 @@ const (
 	longestWindow        = 24 * time.Hour
 	defaultStartup       = 10 * time.Minute
 )
+
+// kindHealthCheck is the trigger of a deletion that a health check decided on.
+const kindHealthCheck = "MachineHealthCheck"
 
 // heldNoController is why a machine is skipped that nothing would replace.
 const heldNoController = "the machine has no controller, so nothing would replace it"
@@ -137,18 +143,119 @@ func HealthCheckFaults(check *machinev1.MachineHealthCheck) []object.Fault {
 	return bad
 }
 
-// forget removes from the status what no longer counts.
+// Annotations of the revocation of a machine's certificates, which is kept for at least a day after the machine is
+// gone: the health check that had the machine deleted, as NAMESPACE/NAME, and when that was decided, by RFC 3339.
+const (
+	AnnotationRemediatedBy   = "windlass.dev/remediated-by"
+	annotationRemediatedTime = "windlass.dev/remediation-time"
+)
+
+// RemediationNote returns the annotations for the revocation of a machine that is being deleted; nil unless a health
+// check decided on that.
+func RemediationNote(m *machinev1.Machine) map[string]string {
+	d := m.GetStatus().GetDeletion()
+	if d.GetTrigger() != kindHealthCheck {
+		return nil
+	}
+	check := object.Key{Namespace: m.GetMetadata().GetNamespace(), Name: d.GetRequestedBy()}
+	return map[string]string{
+		AnnotationRemediatedBy: check.String(), annotationRemediatedTime: moment(d.GetRequestTime().AsTime()),
+	}
+}
+
+// NotedRemediation returns the remediation that RemediationNote noted on a revocation; nil if it noted none.
+func NotedRemediation(r *machinev1.Revocation) *machinev1.Remediation {
+	t, err := time.Parse(time.RFC3339, r.GetMetadata().GetAnnotations()[annotationRemediatedTime])
+	if err != nil {
+		return nil
+	}
+	return &machinev1.Remediation{
+		Machine: r.GetSpec().GetMachineName(), MachineUid: r.GetSpec().GetMachineUid(), Reason: r.GetSpec().GetReason(),
+		Time: timestamppb.New(t),
+	}
+}
+
+// adopt counts the remediations of an earlier health check of the same name: a check that is deleted and created again
+// continues with the budget that is left.
+func (c *healthCheck) adopt() {
+	var list []*machinev1.Remediation
+	for _, m := range c.leaving {
+		d := m.GetStatus().GetDeletion()
+		if d.GetTrigger() == kindHealthCheck && d.GetRequestedBy() == c.v.Check.GetMetadata().GetName() && !c.recorded(m) {
+			list = append(list, &machinev1.Remediation{
+				Machine: m.GetMetadata().GetName(), MachineUid: m.GetMetadata().GetUid(), Reason: d.GetReason(),
+				Time: d.GetRequestTime(),
+			})
+		}
+	}
+	if c.v.Check.GetStatus() == nil { // later its own records say what counts, and what no longer does
+		list = append(list, slices.DeleteFunc(slices.Clone(c.v.Earlier), func(r *machinev1.Remediation) bool {
+			return slices.ContainsFunc(list, func(o *machinev1.Remediation) bool {
+				return o.GetMachineUid() == r.GetMachineUid()
+			})
+		})...)
+	}
+	slices.SortStableFunc(list, func(a, b *machinev1.Remediation) int {
+		return b.GetTime().AsTime().Compare(a.GetTime().AsTime())
+	})
+	for _, r := range list[:min(len(list), max(0, mostBudget-len(c.status.Remediations)))] {
+		c.status.Remediations = append(c.status.Remediations, proto.CloneOf(r))
+	}
+}
+
+// forget removes from the status what no longer counts. A time to come was written by a leader whose clock was ahead:
+// what it dates is at most as old as now. A remediation of a machine that is healthy was not carried out.
 func (c *healthCheck) forget() {
+	for _, r := range c.status.Remediations {
+		r.Time = c.notAfterNow(r.GetTime())
+	}
+	for _, o := range c.status.BackOffs {
+		o.FirstTime, o.LastTime = c.notAfterNow(o.GetFirstTime()), c.notAfterNow(o.GetLastTime())
+	}
 	b, fault := budget(c.v.Check, c.expected)
 	if fault != "" {
 		b.window = longestWindow
 	}
+	undone := map[string]*machinev1.Remediation{} // by uid of the set
+	for _, m := range c.v.Machines {
+		if r := c.recordOf(m); r != nil && c.well[m.GetMetadata().GetUid()] {
+			undone[object.ControllerOf(m).GetUid()] = r
+		}
+	}
 	c.status.Remediations = slices.DeleteFunc(c.status.Remediations, func(r *machinev1.Remediation) bool {
-		return !r.GetTime().AsTime().Add(b.window).After(c.v.Now)
+		return c.well[r.GetMachineUid()] || !c.leavesWindow(r, b).After(c.v.Now)
 	})
 	c.status.BackOffs = slices.DeleteFunc(c.status.BackOffs, func(o *machinev1.RemediationBackOff) bool {
-		return !o.GetLastTime().AsTime().Add(forgetBackOff).After(c.v.Now)
+		return !c.since(o, forgetBackOff).After(c.v.Now) || c.begins(o, undone[o.GetUid()])
 	})
+}
+
+func (c *healthCheck) notAfterNow(t *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if t.AsTime().After(c.v.Now) {
+		return seconds(c.v.Now)
+	}
+	return t
+}
+
+// leavesWindow returns when a remediation no longer counts for the budget.
+func (c *healthCheck) leavesWindow(r *machinev1.Remediation, b allowance) time.Time {
+	t := r.GetTime().AsTime()
+	return c.clock.End(spans.Key(t, "remediation", r.GetMachineUid()), t, b.window)
+}
+
+// since returns when the last remediation of a set's machines will be d ago.
+func (c *healthCheck) since(o *machinev1.RemediationBackOff, d time.Duration) time.Time {
+	t := o.GetLastTime().AsTime()
+	return c.clock.End(spans.Key(t, "backoff", o.GetUid()), t, d)
+}
+
+// begins reports whether a back-off is about a remediation that was not carried out, and about no other one.
+func (c *healthCheck) begins(o *machinev1.RemediationBackOff, undone *machinev1.Remediation) bool {
+	at := undone.GetTime()
+	return undone != nil && proto.Equal(o.GetFirstTime(), at) && proto.Equal(o.GetLastTime(), at) &&
+		!slices.ContainsFunc(c.status.Remediations, func(r *machinev1.Remediation) bool {
+			return proto.Equal(r.GetTime(), at)
+		})
 }
 
 // remediate decides about each unhealthy machine.
@@ -190,10 +297,10 @@ func (c *healthCheck) holds(u UnhealthyMachine, b allowance, rounds []*machinev1
 		}
 	}
 	if !c.recorded(m) { // one that is was decided on, and only its deletion is not done yet
-		if at := pauseEnd(m, owner, rounds); at.After(c.v.Now) {
+		if at := c.pauseEnd(m, owner, rounds); at.After(c.v.Now) {
 			c.wakeAt(at)
 			return fmt.Sprintf("replacements of %s %s were unhealthy, too: the next is replaced after %s", owner.GetKind(),
-				owner.GetName(), moment(at)), "correct what makes new machines unhealthy, or delete the machine"
+				owner.GetName(), fullMinute(at)), "correct what makes new machines unhealthy, or delete the machine"
 		}
 		if len(c.status.Remediations) >= b.most {
 			c.wakeAt(c.budgetFree(b))
@@ -211,11 +318,17 @@ func (c *healthCheck) holds(u UnhealthyMachine, b allowance, rounds []*machinev1
 func (c *healthCheck) budgetFree(b allowance) time.Time {
 	var first time.Time
 	for _, r := range c.status.Remediations {
-		if t := r.GetTime().AsTime().Add(b.window); first.IsZero() || t.Before(first) {
+		if t := c.leavesWindow(r, b); first.IsZero() || t.Before(first) {
 			first = t
 		}
 	}
 	return first
+}
+
+// fullMinute returns the first full minute that is not before a time: a text that is stored must not follow each
+// adjustment of the clock.
+func fullMinute(t time.Time) string {
+	return moment(t.Add(time.Minute - time.Nanosecond).Truncate(time.Minute))
 }
 
 func isControlPlane(m *machinev1.Machine) bool {
@@ -246,14 +359,22 @@ func (c *healthCheck) controlPlaneHolds(m *machinev1.Machine) (reason, unblock s
 	return "", ""
 }
 
-func (c *healthCheck) recorded(m *machinev1.Machine) bool {
-	return slices.ContainsFunc(c.status.Remediations, func(r *machinev1.Remediation) bool {
-		return r.GetMachineUid() == m.GetMetadata().GetUid() && r.GetMachine() == m.GetMetadata().GetName()
-	})
+func (c *healthCheck) recorded(m *machinev1.Machine) bool { return c.recordOf(m) != nil }
+
+// recordOf returns the remediation of a machine that is recorded; nil if there is none.
+func (c *healthCheck) recordOf(m *machinev1.Machine) *machinev1.Remediation {
+	for _, r := range c.status.Remediations {
+		if r.GetMachineUid() == m.GetMetadata().GetUid() && r.GetMachine() == m.GetMetadata().GetName() {
+			return r
+		}
+	}
+	return nil
 }
 
 // pauseEnd returns until when a machine waits because it is itself a replacement; the zero time if it is not.
-func pauseEnd(m *machinev1.Machine, owner *metav1.OwnerReference, rounds []*machinev1.RemediationBackOff) time.Time {
+func (c *healthCheck) pauseEnd(m *machinev1.Machine, owner *metav1.OwnerReference,
+	rounds []*machinev1.RemediationBackOff,
+) time.Time {
 	o := backOffOf(rounds, owner)
 	if !isReplacement(m, o) {
 		return time.Time{}
@@ -262,7 +383,7 @@ func pauseEnd(m *machinev1.Machine, owner *metav1.OwnerReference, rounds []*mach
 	if n := o.GetFailedReplacements(); n < 6 { // 5 min, doubled 6 times, is longer
 		pause = min(longestPause, firstPause<<n)
 	}
-	return o.GetLastTime().AsTime().Add(pause)
+	return c.since(o, pause)
 }
 
 func backOffOf(list []*machinev1.RemediationBackOff, owner *metav1.OwnerReference) *machinev1.RemediationBackOff {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -24,6 +25,7 @@ const (
 	reasonUnready         = "UnreadyReplicas"
 	reasonFailedReplicas  = "FailedReplicas"
 	reasonUpdated         = "AllReplicasUpdated"
+	reasonInactive        = "Inactive"
 	replaceByDeletion     = "delete the machine to have it replaced"
 	replaceByRestart      = "windlass rollout restart controlplanemachineset cluster"
 	controlPlaneTemplate  = "spec.template.machines_v1beta1_machine_openshift_io"
@@ -71,9 +73,12 @@ func (c *controlPlane) progressing() *metav1.Condition {
 	is := func(reason, format string, args ...any) *metav1.Condition {
 		return condition(Progressing, conditionTrue, "", reason, fmt.Sprintf(format, args...))
 	}
-	switch p := c.progress(); {
+	p := c.progress()
+	switch {
 	case c.fault != "":
 		return condition(Progressing, conditionFalse, "", "OperatorDegraded", "")
+	case c.v.Set.GetSpec().GetState() != stateActive:
+		return condition(Progressing, conditionFalse, "", reasonInactive, inactiveMessage(p))
 	case len(p.failed) > 0:
 		return is(reasonFailedReplicas, "%d up-to-date replica(s) failed permanently: %s; %s", len(p.failed),
 			c.list(p.failed), replaceByDeletion)
@@ -91,6 +96,24 @@ func (c *controlPlane) progressing() *metav1.Condition {
 		return is(reasonExcess, "Waiting for %d old replica(s) to be removed", p.old)
 	}
 	return condition(Progressing, conditionFalse, "", reasonUpdated, c.changed())
+}
+
+// inactiveMessage says that nothing is done, and what an activation would change.
+func inactiveMessage(p progress) string {
+	text := "spec.state is not Active: nothing is done"
+	var left []string
+	for _, l := range []struct {
+		n    int
+		what string
+	}{{p.missing, "missing"}, {p.outdated, "in need of update"}, {p.old, "to be removed"}} {
+		if l.n > 0 {
+			left = append(left, fmt.Sprintf("%d replica(s) %s", l.n, l.what))
+		}
+	}
+	if len(left) > 0 {
+		text += "; once it is Active: " + strings.Join(left, ", ")
+	}
+	return text
 }
 
 // list names machines, each with why it is not ready.
@@ -134,38 +157,58 @@ func (c *controlPlane) changed() string {
 		"one at a time", strings.Join(slices.Compact(parts), ", "), names(machines), replaceByRestart)
 }
 
-// templateChanges returns the parts of a template that a machine was not created with and that do not lead to its
-// replacement: labels, annotations, taints and hooks. What a machine has beyond them was set by others.
-func templateChanges(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, m *machinev1.Machine) []string {
-	var out []string
-	add := func(changed bool, part string) {
-		if changed {
-			out = append(out, part)
-		}
-	}
-	lacks := func(have, want map[string]string) bool {
-		for k, v := range want {
-			if got, ok := have[k]; (!ok || got != v) && k != AnnotationRestart {
-				return true
-			}
-		}
-		return false
-	}
-	tm, mm, ts, ms := t.GetMetadata(), m.GetMetadata(), t.GetSpec(), m.GetSpec()
-	add(lacks(mm.GetLabels(), tm.GetLabels()), "metadata.labels")
-	add(lacks(mm.GetAnnotations(), tm.GetAnnotations()), "metadata.annotations")
-	add(lacks(ms.GetMetadata().GetLabels(), ts.GetMetadata().GetLabels()), "spec.metadata.labels")
-	add(lacks(ms.GetMetadata().GetAnnotations(), ts.GetMetadata().GetAnnotations()), "spec.metadata.annotations")
-	add(!slices.Equal(taintTexts(ts.GetTaints()), taintTexts(ms.GetTaints())), "spec.taints")
-	add(lacksHooks(ms.GetLifecycleHooks().GetPreDrain(), ts.GetLifecycleHooks().GetPreDrain()) ||
-		lacksHooks(ms.GetLifecycleHooks().GetPreTerminate(), ts.GetLifecycleHooks().GetPreTerminate()),
-		"spec.lifecycleHooks")
-	return out
+// item is one setting of a template, or of a machine, whose change leads to no replacement.
+type item struct{ part, name string }
+
+// hash identifies an item in a machine's record.
+func (i item) hash() string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(i.part + "\x00" + i.name)) // never fails
+	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// TemplateChanges returns the parts of a template that differ between two and apply to new machines only.
-func TemplateChanges(old, now *machinev1.OpenShiftMachineV1Beta1MachineTemplate) []string {
-	return templateChanges(now, &machinev1.Machine{Metadata: old.GetMetadata(), Spec: old.GetSpec()})
+// parts are those of a template that apply to new machines only, in the order of the messages.
+func parts() []string {
+	return []string{
+		"metadata.labels", "metadata.annotations", "spec.metadata.labels", "spec.metadata.annotations", partTaints,
+		"spec.lifecycleHooks", "spec.nodeDrainTimeout", "spec.nodeVolumeDetachTimeout", "spec.nodeTimeoutPolicy",
+	}
+}
+
+const partTaints = "spec.taints"
+
+// itemsOf returns the items of a template or a machine with their values.
+func itemsOf(meta *metav1.ObjectMeta, spec *machinev1.MachineSpec) map[item]string {
+	out := map[item]string{}
+	for part, values := range map[string]map[string]string{
+		"metadata.labels": meta.GetLabels(), "metadata.annotations": meta.GetAnnotations(),
+		"spec.metadata.labels":      spec.GetMetadata().GetLabels(),
+		"spec.metadata.annotations": spec.GetMetadata().GetAnnotations(),
+	} {
+		for k, v := range values {
+			out[item{part, k}] = v
+		}
+	}
+	delete(out, item{"metadata.annotations", AnnotationRestart})
+	delete(out, item{"metadata.annotations", AnnotationTemplate})
+	for _, text := range taintTexts(spec.GetTaints()) {
+		out[item{partTaints, text}] = ""
+	}
+	for _, p := range points() {
+		for _, h := range p.get(spec.GetLifecycleHooks()) {
+			out[item{"spec.lifecycleHooks", p.word + " " + h.GetName()}] = h.GetOwner()
+		}
+	}
+	for part, value := range map[string]string{
+		"spec.nodeDrainTimeout":        spec.GetNodeDrainTimeout(),
+		"spec.nodeVolumeDetachTimeout": spec.GetNodeVolumeDetachTimeout(),
+		"spec.nodeTimeoutPolicy":       spec.GetNodeTimeoutPolicy(),
+	} {
+		if value != "" {
+			out[item{part: part}] = value
+		}
+	}
+	return out
 }
 
 func taintTexts(list []*nodev1.Taint) []string {
@@ -177,15 +220,63 @@ func taintTexts(list []*nodev1.Taint) []string {
 	return out
 }
 
-func lacksHooks(have, want []*machinev1.LifecycleHook) bool {
-	for _, w := range want {
-		if !slices.ContainsFunc(have, func(h *machinev1.LifecycleHook) bool {
-			return h.GetName() == w.GetName() && h.GetOwner() == w.GetOwner()
-		}) {
-			return true
+// withTemplateRecord returns annotations with the record of the template that a machine is created from.
+func withTemplateRecord(annotations map[string]string, t *machinev1.OpenShiftMachineV1Beta1MachineTemplate,
+) map[string]string {
+	var hashes []string
+	for i := range itemsOf(t.GetMetadata(), t.GetSpec()) {
+		hashes = append(hashes, i.hash())
+	}
+	slices.Sort(hashes)
+	out := map[string]string{AnnotationTemplate: strings.Join(hashes, ",")}
+	for k, v := range annotations {
+		if k != AnnotationTemplate {
+			out[k] = v
 		}
 	}
-	return false
+	return out
+}
+
+// templateChanges returns the parts of a template that a machine was not created with and that do not lead to its
+// replacement: labels, annotations, taints, hooks and deadlines. What a machine has beyond them was set by others,
+// unless its record says that it came from the template. A machine without a record was not created by its set, or by
+// an earlier version: of these, taints are compared as they are.
+func templateChanges(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, m *machinev1.Machine) []string {
+	record, recorded := m.GetMetadata().GetAnnotations()[AnnotationTemplate]
+	hashes := strings.Split(record, ",")
+	return changedParts(itemsOf(t.GetMetadata(), t.GetSpec()), itemsOf(m.GetMetadata(), m.GetSpec()),
+		func(i item) bool {
+			return recorded && slices.Contains(hashes, i.hash()) || !recorded && i.part == partTaints
+		})
+}
+
+// changedParts returns the parts of which have lacks an item of want, or has another value, or has an item that want
+// does not have and that came from the template.
+func changedParts(want, have map[item]string, came func(item) bool) []string {
+	changed := map[string]bool{}
+	for i, v := range want {
+		if got, ok := have[i]; !ok || got != v {
+			changed[i.part] = true
+		}
+	}
+	for i := range have {
+		if _, ok := want[i]; !ok && came(i) {
+			changed[i.part] = true
+		}
+	}
+	var out []string
+	for _, p := range parts() {
+		if changed[p] {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// TemplateChanges returns the parts of a template that differ between two and apply to new machines only.
+func TemplateChanges(old, now *machinev1.OpenShiftMachineV1Beta1MachineTemplate) []string {
+	return changedParts(itemsOf(now.GetMetadata(), now.GetSpec()), itemsOf(old.GetMetadata(), old.GetSpec()),
+		func(item) bool { return true })
 }
 
 // Move is a control-plane machine that is to be replaced by one in another failure domain.

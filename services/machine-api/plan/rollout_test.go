@@ -21,6 +21,8 @@ func controlTemplate(s *machinev1.ControlPlaneMachineSet) *machinev1.OpenShiftMa
 	return s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo
 }
 
+func inactive(s *machinev1.ControlPlaneMachineSet) { s.Spec.State = "Inactive" }
+
 func TestWhatIsLeftToDo(t *testing.T) {
 	m0, m1, m2 := master("m-0", "a"), master("m-1", "b"), master("m-2", "c")
 	failed := func(m *machinev1.Machine) {
@@ -69,6 +71,19 @@ func TestWhatIsLeftToDo(t *testing.T) {
 			newControlPlaneSet(),
 			[]*machinev1.Machine{master("m-0", "a", outdated, going), m1, m2, master("n-0", "a", fresh)},
 			nil, "True ExcessReplicas Waiting for 1 old replica(s) to be removed",
+		},
+		"an Inactive set does nothing, whatever is left to do": {
+			newControlPlaneSet(inactive),
+			[]*machinev1.Machine{master("m-0", "a", outdated), m1},
+			nil,
+			"False Inactive spec.state is not Active: nothing is done; once it is Active: 1 replica(s) missing, 1 replica(s) in " +
+				"need of update",
+		},
+		"an Inactive set whose machines are as requested": {
+			newControlPlaneSet(inactive),
+			[]*machinev1.Machine{m0, m1, m2},
+			nil,
+			"False Inactive spec.state is not Active: nothing is done",
 		},
 		"with OnDelete an outdated machine waits for a user": {
 			newControlPlaneSet(onDelete),
@@ -251,5 +266,53 @@ func BenchmarkControlPlane(b *testing.B) {
 				ControlPlane(v)
 			}
 		})
+	}
+}
+
+// The status also names what the template lost since a machine was created from it, and nothing that a user added to
+// the machine.
+func TestWhatTheTemplateLostIsNamed(t *testing.T) {
+	set := newControlPlaneSet()
+	template := controlTemplate(set)
+	template.Metadata.Annotations = map[string]string{"team": "a"}
+	template.Spec.LifecycleHooks = &machinev1.LifecycleHooks{
+		PreDrain: []*machinev1.LifecycleHook{{Name: "HookA", Owner: "o"}, {Name: "HookB", Owner: "o"}},
+	}
+	template.Spec.Taints = []*nodev1.Taint{{Key: "k", Effect: "NoSchedule"}}
+	template.Spec.Metadata = &metav1.ObjectMeta{Labels: map[string]string{"disk": "ssd"}}
+	machines := []*machinev1.Machine{master("m-1", "b"), master("m-2", "c")}
+	made := ControlPlane(ControlPlaneView{Now: noon(), Set: set, Machines: machines, Nodes: masterNodes(machines)}).Create
+	if len(made) != 1 {
+		t.Fatalf("made = %v, want one machine", made)
+	}
+	m := made[0].Machine
+	changes := func() []string { return templateChanges(template, m) }
+	if got := changes(); got != nil {
+		t.Errorf("a new machine differs in %v", got)
+	}
+	m.Metadata.Labels["mine"], m.Metadata.Annotations["mine"], m.Spec.NodeDrainTimeout = "x", "y", "1m"
+	m.Spec.Taints = append(m.Spec.Taints, &nodev1.Taint{Key: "mine", Effect: "NoSchedule"})
+	if got := changes(); got != nil {
+		t.Errorf("what a user added counts as a change of the template: %v", got)
+	}
+	old := proto.Clone(template).(*machinev1.OpenShiftMachineV1Beta1MachineTemplate)
+	delete(template.Metadata.Annotations, "team")
+	template.Spec.LifecycleHooks.PreDrain = template.Spec.LifecycleHooks.PreDrain[1:]
+	template.Spec.Taints, template.Spec.Metadata = nil, nil
+	template.Spec.NodeVolumeDetachTimeout, template.Spec.NodeTimeoutPolicy = "5m", "Proceed"
+	want := []string{
+		"metadata.annotations", "spec.metadata.labels", "spec.taints", "spec.lifecycleHooks", "spec.nodeVolumeDetachTimeout",
+		"spec.nodeTimeoutPolicy",
+	}
+	if diff := cmp.Diff(want, changes()); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, TemplateChanges(old, template)); diff != "" {
+		t.Errorf("changes of the template (-want +got):\n%s", diff)
+	}
+	m.Metadata.Annotations = nil
+	if diff := cmp.Diff([]string{"spec.taints", "spec.nodeVolumeDetachTimeout", "spec.nodeTimeoutPolicy"},
+		changes()); diff != "" {
+		t.Errorf("changes of a machine without a record (-want +got):\n%s", diff)
 	}
 }

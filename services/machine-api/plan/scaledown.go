@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -12,8 +13,15 @@ import (
 	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
+
+// fitsNowhere is in what holds a candidate whose pods were checked.
+const fitsNowhere = " fits on no other node"
+
+// checkOthers is how soon the next nodes are checked where they are too many for one decision.
+const checkOthers = 10 * time.Second
 
 // candidate is a machine whose node is used less than the threshold.
 type candidate struct {
@@ -32,9 +40,10 @@ func (a *autoscaler) scaleDown() {
 		return
 	}
 	var due []*candidate
+	all := a.total()
 	for _, c := range candidates {
 		if c.held == "" {
-			c.held = a.holds(c)
+			c.held = a.holds(c, all)
 		}
 		if c.held == "" {
 			due = append(due, c)
@@ -57,10 +66,9 @@ func (a *autoscaler) scaleDown() {
 	for _, g := range a.groups {
 		g.status.ScaleDownCandidates = nil
 	}
-	for _, c := range candidates {
+	for _, c := range listed(candidates) {
 		s := c.g.status
-		if len(s.ScaleDownCandidates) < mostListed && !slices.ContainsFunc(c.g.remove,
-			func(r ScaleDown) bool { return r.Machine == c.machine }) {
+		if !slices.ContainsFunc(c.g.remove, func(r ScaleDown) bool { return r.Machine == c.machine }) {
 			s.ScaleDownCandidates = append(s.ScaleDownCandidates, &machinev1.ScaleDownCandidate{
 				Machine: c.machine.GetMetadata().GetName(), Node: c.node.GetMetadata().GetName(),
 				UtilizationPercent: int32(c.used * 100), SinceTime: since(c.since), HeldBy: c.held,
@@ -69,10 +77,34 @@ func (a *autoscaler) scaleDown() {
 	}
 }
 
+// listed returns the candidates that are in the status of their groups, where they are more than it has room for: first
+// those whose time counts, the longest first, and then those that were checked in this decision.
+func listed(candidates []*candidate) []*candidate {
+	rank := func(c *candidate) int {
+		switch {
+		case !c.since.IsZero():
+			return 0
+		case strings.Contains(c.held, fitsNowhere):
+			return 1
+		}
+		return 2
+	}
+	order := slices.Clone(candidates)
+	slices.SortStableFunc(order, func(x, y *candidate) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), x.since.Compare(y.since))
+	})
+	count, in := map[*scaleGroup]int{}, map[*candidate]bool{}
+	for _, c := range order {
+		if count[c.g]++; count[c.g] <= mostListed {
+			in[c] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool { return !in[c] })
+}
+
 // candidates returns the machines whose nodes are used less than the threshold, by group and name.
 func (a *autoscaler) candidates() []*candidate {
-	var out []*candidate
-	asked := 0
+	var out, check []*candidate
 	for _, g := range a.groups {
 		if g.fault != "" || !a.rules.down {
 			continue
@@ -81,7 +113,7 @@ func (a *autoscaler) candidates() []*candidate {
 			n := linkedNode(a.v.Nodes, m)
 			ready, _ := readySince(n)
 			used := a.utilization(n)
-			if !ready || used >= a.rules.threshold || isControlPlaneNode(n) {
+			if !ready || used >= a.rules.threshold || IsControlPlaneNode(n) {
 				continue
 			}
 			c := &candidate{g: g, machine: m, node: n, used: used}
@@ -89,32 +121,58 @@ func (a *autoscaler) candidates() []*candidate {
 			if c.held = a.bound(c); c.held != "" {
 				continue
 			}
-			before := sinceOf(g.status.GetScaleDownCandidates(), m)
-			if len(a.moving(n)) > 0 {
-				if asked++; asked > mostCandidates {
-					c.held, c.since = fmt.Sprintf("%d other nodes are checked first", mostCandidates), before.AsTime()
-					if before == nil {
-						c.since = time.Time{}
-					}
-					continue
-				}
-				if c.held = a.homeless(c); c.held != "" {
-					continue
-				}
-			}
-			if c.since = a.v.Now; before != nil {
-				c.since = before.AsTime()
+			if len(a.moving(n)) == 0 {
+				c.since = a.unneededSince(c)
+			} else if g.desired <= g.low {
+				c.held = atMinimum(g) // it is not checked in place of one that may go
+			} else {
+				check = append(check, c)
 			}
 		}
 	}
+	a.check(check)
 	return out
 }
 
-// sinceOf returns since when a machine's node was not needed at the last decision; nil if it was needed.
-func sinceOf(list []*machinev1.ScaleDownCandidate, m *machinev1.Machine) *timestamppb.Timestamp {
-	for _, c := range list {
-		if c.GetMachine() == m.GetMetadata().GetName() {
-			return c.GetSinceTime()
+// check finds out which nodes' pods fit elsewhere, of a limited number of nodes: first of those that are not needed so
+// far, and then of others in turn.
+func (a *autoscaler) check(list []*candidate) {
+	last := -1 // the last one that was checked in the decision before, and is needed
+	for i, c := range list {
+		if strings.Contains(storedOf(c).GetHeldBy(), fitsNowhere) {
+			last = i
+		}
+	}
+	turn := slices.Concat(list[last+1:], list[:last+1])
+	slices.SortStableFunc(turn, func(x, y *candidate) int {
+		return later(storedOf(x).GetSinceTime() != nil, storedOf(y).GetSinceTime() != nil)
+	})
+	for i, c := range turn {
+		if i >= mostCandidates {
+			c.held = fmt.Sprintf("%d other nodes are checked first", mostCandidates)
+			if t := storedOf(c).GetSinceTime(); t != nil {
+				c.since = t.AsTime()
+			}
+			a.wake(a.v.Now.Add(checkOthers))
+		} else if c.held = a.homeless(c); c.held == "" {
+			c.since = a.unneededSince(c)
+		}
+	}
+}
+
+// unneededSince returns since when a node that is not needed has not been.
+func (a *autoscaler) unneededSince(c *candidate) time.Time {
+	if t := storedOf(c).GetSinceTime(); t != nil {
+		return t.AsTime()
+	}
+	return a.v.Now
+}
+
+// storedOf returns what the last decision stored of a candidate; nil if it stored nothing.
+func storedOf(c *candidate) *machinev1.ScaleDownCandidate {
+	for _, s := range c.g.status.GetScaleDownCandidates() {
+		if s.GetMachine() == c.machine.GetMetadata().GetName() {
+			return s
 		}
 	}
 	return nil
@@ -204,20 +262,22 @@ func (a *autoscaler) homeless(c *candidate) string {
 	}
 	for _, p := range placed {
 		if p.GetNode() == "" {
-			return fmt.Sprintf("pod %s/%s fits on no other node: %s", p.GetNamespace(), p.GetName(), p.GetMessage())
+			return fmt.Sprintf("pod %s/%s%s: %s", p.GetNamespace(), p.GetName(), fitsNowhere, p.GetMessage())
 		}
 	}
 	return ""
 }
 
-// holds returns what keeps a machine whose node is not needed.
-func (a *autoscaler) holds(c *candidate) string {
-	if text := a.lowest(c); text != "" {
+// holds returns what keeps a machine whose node is not needed. all is what the cluster will have.
+func (a *autoscaler) holds(c *candidate, all sum) string {
+	if text := a.lowest(c, all); text != "" {
 		return text // no time ends it
 	}
-	if at := c.since.Add(a.rules.unneeded); at.After(a.v.Now) {
+	at := a.clock.End(spans.Key(c.since, "unneeded", c.machine.GetMetadata().GetUid()), c.since, a.rules.unneeded)
+	if at.After(a.v.Now) {
 		a.wake(at)
-		return fmt.Sprintf("unneededTime (%v) ends at %s", a.rules.unneeded, at.UTC().Format("15:04:05"))
+		return fmt.Sprintf("unneededTime (%v) ends at %s", a.rules.unneeded,
+			c.since.Add(a.rules.unneeded).UTC().Format("15:04:05"))
 	}
 	var added, removed, failed time.Time
 	for _, g := range a.groups {
@@ -234,9 +294,12 @@ func (a *autoscaler) holds(c *candidate) string {
 		{"delayAfterDelete", removed, a.rules.afterDelete},
 		{"delayAfterFailure", failed, a.rules.afterFailure},
 	} {
-		if at := d.after.Add(d.delay); !d.after.IsZero() && at.After(a.v.Now) {
+		if d.after.IsZero() {
+			continue
+		}
+		if at := a.clock.End(spans.Key(d.after, d.name), d.after, d.delay); at.After(a.v.Now) {
 			a.wake(at)
-			return fmt.Sprintf("%s (%v) ends at %s", d.name, d.delay, at.UTC().Format("15:04:05"))
+			return fmt.Sprintf("%s (%v) ends at %s", d.name, d.delay, d.after.Add(d.delay).UTC().Format("15:04:05"))
 		}
 	}
 	switch g := c.g; {
@@ -253,12 +316,12 @@ func (a *autoscaler) holds(c *candidate) string {
 }
 
 // lowest returns the lower limit that keeps a machine.
-func (a *autoscaler) lowest(c *candidate) string {
-	all, one := a.total(), sum{}
+func (a *autoscaler) lowest(c *candidate, all sum) string {
+	one := sum{}
 	one.add(c.node, 1)
 	switch {
 	case c.g.desired <= c.g.low:
-		return fmt.Sprintf("minReplicas is %d", c.g.low)
+		return atMinimum(c.g)
 	case (all.milliCPU - one.milliCPU) < int64(a.rules.cores.GetMin())*1000:
 		return fmt.Sprintf("the cluster keeps %d cores", a.rules.cores.GetMin())
 	case (all.memory - one.memory) < int64(a.rules.memory.GetMin())*gibibyte:
@@ -266,6 +329,8 @@ func (a *autoscaler) lowest(c *candidate) string {
 	}
 	return ""
 }
+
+func atMinimum(g *scaleGroup) string { return fmt.Sprintf("minReplicas is %d", g.low) }
 
 func latest(t time.Time, o *timestamppb.Timestamp) time.Time {
 	if o != nil && o.AsTime().After(t) {

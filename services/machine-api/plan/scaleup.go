@@ -254,11 +254,13 @@ func (s *sum) add(n *nodev1.Node, count int) {
 // total returns what the cluster will have after this decision. Machines that did not join in time count until they are
 // gone: they may still join.
 func (a *autoscaler) total() sum {
-	var s sum
-	for _, n := range a.v.Nodes {
-		s.nodes++
-		s.add(n, 1)
+	if a.present == nil { // each machine that is added asks for the total again
+		a.present = &sum{nodes: len(a.v.Nodes)}
+		for _, n := range a.v.Nodes {
+			a.present.add(n, 1)
+		}
 	}
+	s := *a.present
 	for _, g := range a.groups {
 		more := g.unborn + len(g.failed) + max(0, g.desired-g.current)
 		s.nodes += more

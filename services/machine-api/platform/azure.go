@@ -5,7 +5,8 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/types/known/structpb"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/windlass-dev/windlass/kit/placement"
 )
 
 // azure is AzureMachineProviderSpec.
@@ -121,7 +122,7 @@ func azureSpot(r *report, a at) {
 	case *structpb.Value_NumberValue:
 		return
 	case *structpb.Value_StringValue:
-		if _, err := resource.ParseQuantity(k.StringValue); err == nil {
+		if _, err := placement.ParseQuantity(k.StringValue); err == nil {
 			return
 		}
 	}

@@ -53,6 +53,8 @@ type Answer struct {
 	Since    time.Time            // when the first of these was answered
 	Instance *providerv1.Instance // that the last one found; nil if it found none
 	Absent   bool                 // the last one found that there is none; for Delete, after the token was used up
+
+	gone bool // the machine is gone: the answer of the call that is under way is not kept
 }
 
 // Bootstrap makes what a new instance joins the cluster with.
@@ -107,6 +109,10 @@ func (l *lane) call(ctx context.Context, uid string) (time.Time, error) {
 	l.mu.Lock()
 	m, ok := l.waiting[uid]
 	delete(l.waiting, uid)
+	if l.answers[uid].gone { // before its turn came
+		delete(l.answers, uid)
+		ok = false
+	}
 	l.mu.Unlock()
 	if !ok {
 		return time.Time{}, nil
@@ -125,6 +131,11 @@ func (l *lane) call(ctx context.Context, uid string) (time.Time, error) {
 	}
 	l.mu.Lock()
 	h := l.answers[uid]
+	if h.gone {
+		delete(l.answers, uid)
+		l.mu.Unlock()
+		return time.Time{}, nil
+	}
 	h.Busy, h.At, h.Err, h.Instance, h.Absent = false, time.Now(), err, i, absent
 	if err == nil {
 		h.Failed, h.Since = 0, time.Time{}
@@ -160,6 +171,18 @@ func (l *lane) drop(uid string) {
 	}
 }
 
+// forget drops the answer for a machine that is gone, also one that is still to come.
+func (l *lane) forget(uid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.answers[uid]; h.Busy {
+		h.gone = true
+		l.answers[uid] = h
+		return
+	}
+	delete(l.answers, uid)
+}
+
 // Begin has the provider of a machine called, and returns at once. The result is in Answered when the subscribers are
 // called with the machine's uid. While a call of the purpose for the machine is under way, it does nothing.
 func (s *Set) Begin(purpose Purpose, m *machinev1.Machine) error {
@@ -183,11 +206,22 @@ func (s *Set) Answered(purpose Purpose, m *machinev1.Machine) Answer {
 	return l.answers[m.GetMetadata().GetUid()]
 }
 
-// Drop forgets the answers of a purpose for a machine, because they no longer hold or the machine is gone. The answer
-// of a call that is under way is kept.
+// Drop forgets the answers of a purpose for a machine, because they no longer hold. The answer of a call that is under
+// way is kept.
 func (s *Set) Drop(purpose Purpose, m *machinev1.Machine) {
 	if p, err := s.Of(m); err == nil {
 		p.lanes[purpose].drop(m.GetMetadata().GetUid())
+	}
+}
+
+// Forget drops all answers for a machine that is gone, also those of calls that are under way.
+func (s *Set) Forget(m *machinev1.Machine) {
+	p, err := s.Of(m)
+	if err != nil {
+		return
+	}
+	for _, l := range p.lanes {
+		l.forget(m.GetMetadata().GetUid())
 	}
 }
 
@@ -206,6 +240,12 @@ func (s *Set) Lead(ctx context.Context, bootstrap Bootstrap) error {
 	s.mu.Lock()
 	s.bootstrap = bootstrap
 	s.mu.Unlock()
+	if err := s.claimAgain(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("claim kinds of provider specs: %w", err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range s.plugins {
 		for _, l := range p.lanes {

@@ -35,6 +35,8 @@ var (
 	errSilent = errors.New("a provider has not answered yet")
 	// errNotConnected means that machine-api has no connection to the provider that a machine's instance is of.
 	errNotConnected = errors.New("machine-api has no such peer")
+	// errDropped means that the provider that is in force for a kind does not understand it any more.
+	errDropped = errors.New("it does not understand it any more")
 	// errContested means that it is not known which of several providers made an instance.
 	errContested = errors.New("several providers understand it")
 )
@@ -54,19 +56,28 @@ type Plugin struct {
 // Set is all providers of a cluster.
 type Set struct {
 	plugins []*Plugin
+	claim   Claim
 	log     *slog.Logger
 
 	mu          sync.Mutex
 	subscribers []func(machineUID string)
 	introduced  []func()
 	bootstrap   Bootstrap
-	kinds       map[string]*Plugin  // in force, by kind of provider spec: the first that introduced itself
+	inForce     map[string]string   // by kind of provider spec: the name of the provider that claimed it
+	kinds       map[string]*Plugin  // by kind: the provider in force, if it understands the kind
 	contested   map[string][]string // by kind: further providers that understand it, which are not in force
 }
 
-// New returns the set of the providers behind connections, by name.
-func New(conns map[string]grpc.ClientConnInterface, log *slog.Logger) *Set {
-	s := &Set{log: log, kinds: map[string]*Plugin{}, contested: map[string][]string{}}
+// New returns the set of the providers behind connections, by name. claim says which of them is in force for a kind;
+// with nil it is the first one that answers.
+func New(conns map[string]grpc.ClientConnInterface, claim Claim, log *slog.Logger) *Set {
+	if claim == nil {
+		claim = firstToCome()
+	}
+	s := &Set{
+		claim: claim, log: log, inForce: map[string]string{}, kinds: map[string]*Plugin{},
+		contested: map[string][]string{},
+	}
 	for _, name := range slices.Sorted(maps.Keys(conns)) {
 		p := &Plugin{
 			Name: name, client: providerv1.NewProviderServiceClient(conns[name]),
@@ -134,10 +145,13 @@ func (s *Set) follow(ctx context.Context, p *Plugin) {
 func (s *Set) watch(ctx context.Context, p *Plugin) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := p.introduce(ctx); err != nil {
+	info, err := p.introduce(ctx)
+	if err != nil {
 		return err
 	}
-	s.admit(ctx, p)
+	if err := s.admit(ctx, p, info); err != nil {
+		return fmt.Errorf("claim kinds of provider specs: %w", err)
+	}
 	before := p.uids() // an instance that is made from here on may be too new for the initial list
 	stream, err := p.client.WatchInstances(ctx, &providerv1.WatchInstancesRequest{})
 	if err != nil {
@@ -175,47 +189,74 @@ func (s *Set) watch(ctx context.Context, p *Plugin) error {
 }
 
 // introduce asks who the plugin is.
-func (p *Plugin) introduce(ctx context.Context) error {
+func (p *Plugin) introduce(ctx context.Context) (*providerv1.GetProviderInfoResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	info, err := p.client.GetProviderInfo(ctx, &providerv1.GetProviderInfoRequest{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
-	if err != nil {
-		return err
-	}
-	p.info = info
-	return nil
+	return info, err
 }
 
-// admit puts a provider in force for the kinds of provider spec that no other one is in force for.
-func (s *Set) admit(ctx context.Context, p *Plugin) {
+// admit puts a provider in force for the kinds of provider spec that it has claimed. What it understands is known only
+// after that: until then machines wait, instead of having no provider.
+func (s *Set) admit(ctx context.Context, p *Plugin, info *providerv1.GetProviderInfoResponse) error {
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	claimed := map[string]string{}
+	for _, kind := range info.GetProviderSpecKinds() {
+		inForce, err := s.claim(limited, kind, p.Name)
+		if err != nil {
+			return err
+		}
+		claimed[kind] = inForce
+	}
+	p.mu.Lock()
+	p.info = info
+	p.mu.Unlock()
 	s.mu.Lock()
-	for kind, others := range s.contested {
-		s.contested[kind] = slices.DeleteFunc(others, func(name string) bool { return name == p.Name })
-	}
-	for kind, owner := range s.kinds {
-		if owner == p && !slices.Contains(p.known().GetProviderSpecKinds(), kind) {
-			delete(s.kinds, kind)
+	for kind, name := range claimed {
+		if name != p.Name && s.inForce[kind] != name {
+			s.log.ErrorContext(ctx, "provider not in force for a kind", "provider", p.Name, "kind", kind, "in_force", name)
 		}
+		s.inForce[kind] = name
 	}
-	for _, kind := range p.known().GetProviderSpecKinds() {
-		switch owner := s.kinds[kind]; owner {
-		case nil:
-			s.kinds[kind] = p
-		case p:
-		default:
-			s.contested[kind] = append(s.contested[kind], p.Name)
-			s.log.ErrorContext(ctx, "provider not in force for a kind", "provider", p.Name, "kind", kind,
-				"in_force", owner.Name)
-		}
-	}
+	s.sort()
 	subscribers := slices.Clone(s.introduced)
 	s.mu.Unlock()
 	for _, f := range subscribers {
 		f()
 	}
+	return nil
+}
+
+// sort says of each kind which provider serves it, and which ones do not although they understand it. The lock is held.
+func (s *Set) sort() {
+	clear(s.kinds)
+	clear(s.contested)
+	for _, p := range s.plugins {
+		for _, kind := range p.known().GetProviderSpecKinds() {
+			if s.inForce[kind] == p.Name {
+				s.kinds[kind] = p
+			} else {
+				s.contested[kind] = append(s.contested[kind], p.Name)
+			}
+		}
+	}
+}
+
+// claimAgain has all providers that are known claim their kinds again: another process may have put another one in
+// force.
+func (s *Set) claimAgain(ctx context.Context) error {
+	for _, p := range s.plugins {
+		if info := p.known(); info != nil {
+			if err := s.admit(ctx, p, info); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (p *Plugin) instance(uid string) *providerv1.Instance {
@@ -306,15 +347,25 @@ func (s *Set) isContested(kind string) bool {
 func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
 	kind := kindOf(spec)
 	s.mu.Lock()
-	p := s.kinds[kind]
+	p, inForce := s.kinds[kind], s.inForce[kind]
 	s.mu.Unlock()
 	if p != nil {
 		return p, nil
 	}
+	connected := false
 	for _, p := range s.plugins {
 		if p.known() == nil {
 			return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w: %s", kind, errSilent, p.Name)
 		}
+		connected = connected || p.Name == inForce
+	}
+	switch {
+	case connected:
+		return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: of %s, which is in force for it: %w", kind, inForce,
+			errDropped)
+	case inForce != "":
+		return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %s is in force for it: %w", kind, inForce,
+			errNotConnected)
 	}
 	return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w", kind, errUnknownKind)
 }

@@ -115,7 +115,7 @@ func startAll(t *testing.T, plugins map[string]*plugin) (s *Set, heard <-chan st
 	for name, p := range plugins {
 		conns[name] = serve(t, p)
 	}
-	s = New(conns, slog.New(slog.DiscardHandler))
+	s = New(conns, nil, slog.New(slog.DiscardHandler))
 	ch := make(chan string, 100)
 	s.Subscribe(func(uid string) { ch <- uid })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,7 +144,7 @@ func serve(t *testing.T, p *plugin) *grpc.ClientConn {
 // await waits until a machine's uid is reported and ok holds.
 func await(t *testing.T, heard <-chan string, ok func() bool) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for !ok() {
 		select {
 		case <-heard:
@@ -290,4 +290,66 @@ func ofKind(t *testing.T, s *Set, m *machinev1.Machine) *Plugin {
 		return err == nil
 	})
 	return p
+}
+
+// A creation waits while others hang; its machine is deleted before its turn comes.
+func TestAQueuedCreationOfAMachineThatIsGoneIsNotBegun(t *testing.T) {
+	p := &plugin{cut: make(chan struct{})}
+	s := New(map[string]grpc.ClientConnInterface{"provider-test": serve(t, p)}, nil, slog.New(slog.DiscardHandler))
+	joined := map[string]bool{}
+	s.bootstrap = func(_ context.Context, m *machinev1.Machine) (*providerv1.Bootstrap, error) {
+		joined[m.GetMetadata().GetUid()] = true
+		return &providerv1.Bootstrap{}, nil
+	}
+	for _, uid := range []string{"uid-gone", "uid-kept"} {
+		m := machine(uid)
+		m.Metadata.Annotations = map[string]string{plan.AnnotationProvider: "provider-test"}
+		l := s.plugins[0].lanes[Create]
+		l.begin(m)
+		if uid == "uid-gone" {
+			s.Forget(m)
+		}
+		if _, err := l.call(t.Context(), uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if joined["uid-gone"] || !joined["uid-kept"] {
+		t.Errorf("creations were begun for %v", joined)
+	}
+	if l := s.plugins[0].lanes[Create]; len(l.answers) != 1 || len(l.waiting) > 0 {
+		t.Errorf("answers %v and %d calls are kept", l.answers, len(l.waiting))
+	}
+}
+
+// A call may hang until after its machine is gone. Its answer is kept for no one.
+func TestAnAnswerForAMachineThatIsGoneIsNotKept(t *testing.T) {
+	p := &plugin{cut: make(chan struct{})}
+	s := New(map[string]grpc.ClientConnInterface{"provider-test": serve(t, p)}, nil, slog.New(slog.DiscardHandler))
+	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{
+		Name: "m", Uid: "uid-m", Annotations: map[string]string{plan.AnnotationProvider: "provider-test"},
+	}}
+	for purpose := range purposes {
+		l := s.plugins[0].lanes[purpose]
+		if purpose == Create {
+			continue // it needs a term
+		}
+		l.begin(m)
+		s.Forget(m)
+		if _, err := l.call(t.Context(), "uid-m"); err != nil {
+			t.Fatal(err)
+		}
+		if len(l.answers) > 0 || len(l.waiting) > 0 {
+			t.Errorf("answers %v and %d calls are kept", l.answers, len(l.waiting))
+		}
+		l.begin(m)
+		if _, err := l.call(t.Context(), "uid-m"); err != nil {
+			t.Fatal(err)
+		}
+		if h := s.Answered(purpose, m); h.At.IsZero() || h.Busy {
+			t.Errorf("answer %v of a machine that exists", h)
+		}
+		if s.Forget(m); len(l.answers) > 0 {
+			t.Errorf("answers %v are kept", l.answers)
+		}
+	}
 }

@@ -80,8 +80,8 @@ func (s *Set) Fault() string {
 	defer s.mu.Unlock()
 	for _, kind := range slices.Sorted(maps.Keys(s.contested)) {
 		for _, name := range s.contested[kind] {
-			parts = append(parts, fmt.Sprintf("%s is not in force for kind %s, which %s was connected for first", name, kind,
-				s.kinds[kind].Name))
+			parts = append(parts, fmt.Sprintf("%s is not in force for kind %s, which %s serves; "+
+				"to change that, start machine-api with --provider-for %s=%s", name, kind, s.inForce[kind], kind, name))
 		}
 	}
 	return strings.Join(parts, "; ")

@@ -13,6 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// maxSets bounds the machine sets that a request may have scaled together: the scheduler is asked about each of them.
+const maxSets = 500
+
 // autoscalers is the part of ClusterAutoscalerService that is no standard method.
 type autoscalers struct {
 	machinev1.UnimplementedClusterAutoscalerServiceServer
@@ -25,6 +28,19 @@ func (s autoscalers) PlanClusterAutoscaler(ctx context.Context, req *machinev1.P
 ) {
 	if err := bounded(req.GetMachines(), req.GetNodes()); err != nil {
 		return nil, err
+	}
+	for path, n := range map[string]int{
+		"machineAutoscalers.items": len(req.GetMachineAutoscalers().GetItems()),
+		"machineSets.items":        len(req.GetMachineSets().GetItems()),
+	} {
+		if n > maxSets {
+			return nil, rpcerr.Invalid(object.Faultf(path, "has %d items, at most %d can be planned for", n, maxSets))
+		}
+	}
+	if n := len(req.GetPodDisruptionBudgets().GetItems()); n > maxObjects {
+		return nil, rpcerr.Invalid(object.Faultf("podDisruptionBudgets.items", "has %d items, at most %d can be planned for",
+			n,
+			maxObjects))
 	}
 	if n := len(req.GetPods().GetItems()); n > 2*maxObjects {
 		return nil, rpcerr.Invalid(object.Faultf("pods.items", "has %d pods, at most %d can be planned for", n, 2*maxObjects))
@@ -63,7 +79,7 @@ func (s autoscalers) given(req *machinev1.PlanClusterAutoscalerRequest, cluster 
 	v := plan.AutoscalerView{
 		Now: given(req.GetNow(), s.now()), Cluster: cluster, Nodes: givenNodes(req.GetNodes(), nil, time.Time{}),
 		Machines: givenMachines(req.GetMachines(), s.tables.Machines.Type().GetDefaultNamespace()),
-		Budgets:  req.GetPodDisruptionBudgets().GetItems(),
+		Budgets:  req.GetPodDisruptionBudgets().GetItems(), Exact: true,
 	}
 	for _, a := range req.GetMachineAutoscalers().GetItems() {
 		v.Autoscalers = append(v.Autoscalers, inNamespace(a, "", s.tables.Autoscalers.Type()))

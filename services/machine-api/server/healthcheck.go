@@ -47,7 +47,7 @@ func (s healthChecks) PlanMachineHealthCheck(ctx context.Context, req *machinev1
 	}
 	v := plan.HealthCheckView{
 		Now: given(req.GetNow(), s.now()), Check: check, Nodes: givenNodes(req.GetNodes(), nil, time.Time{}),
-		Machines: givenMachines(req.GetMachines(), check.GetMetadata().GetNamespace()),
+		Machines: givenMachines(req.GetMachines(), check.GetMetadata().GetNamespace()), Exact: true,
 	}
 	return healthCheckAnswer(plan.HealthCheck(v), v.Now), nil
 }

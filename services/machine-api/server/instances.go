@@ -48,6 +48,9 @@ func (s instances) PlanInstances(ctx context.Context, req *machinev1.PlanInstanc
 	*machinev1.PlanInstancesResponse, error,
 ) {
 	var v plan.OrphanView
+	if err := bounded(req.GetMachines(), req.GetNodes()); err != nil {
+		return nil, err
+	}
 	switch {
 	case req.GetInstances() != nil:
 		v = plan.GivenOrphans(req, given(req.GetNow(), s.now()))

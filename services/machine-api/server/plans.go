@@ -64,7 +64,7 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 	}
 	v := plan.MachineView{
 		Now: s.now(), Machine: req.GetMachine(), Instance: req.GetInstance(), InstanceGone: req.GetInstance() == nil,
-		Node: req.GetNode(), NodesSeen: true, Drain: req.GetDrain(),
+		Node: req.GetNode(), NodesSeen: true, Drain: req.GetDrain(), Exact: true,
 		Failures: req.GetMachine().GetStatus().GetStepFailures(),
 	}
 	if e := req.GetInstanceError(); e != "" {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -33,14 +34,15 @@ const (
 // config holds the settings of machine-api.
 type config struct {
 	serve.Config
-	pki                string        // directory of the authority windlass and its key
-	gateways           []string      // host:port of each
-	infrastructureName string        // of the cluster at its provider, for the first start; empty: made up
-	platform           string        // of the cluster, for the first start
-	lifetime           time.Duration // of machines' certificates
-	reserved           []net.IPNet   // that no machine may have an address of
-	orphans            string        // what is done about instances without a machine: report or delete
-	orphanGrace        time.Duration // how long they are that before they are deleted
+	pki                string            // directory of the authority windlass and its key
+	gateways           []string          // host:port of each
+	infrastructureName string            // of the cluster at its provider, for the first start; empty: made up
+	platform           string            // of the cluster, for the first start
+	lifetime           time.Duration     // of machines' certificates
+	reserved           []net.IPNet       // that no machine may have an address of
+	providerFor        map[string]string // by kind of provider spec: the one to be in force
+	orphans            string            // what is done about instances without a machine: report or delete
+	orphanGrace        time.Duration     // how long they are that before they are deleted
 }
 
 // parse reads the flags. It returns pflag.ErrHelp if only help was asked for.
@@ -60,6 +62,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
 	fs.IPNetSliceVar(&c.reserved, "reserved", nil,
 		"network such as 10.0.0.0/27 that the cluster's own programs have their addresses from, and no machine may have one of; may be repeated. Those in other flags are reserved anyway")
+	fs.StringToStringVar(&c.providerFor, "provider-for", nil,
+		"KIND=provider-NAME: this provider is in force for a kind of provider spec from now on, instead of the one that was so far; may be repeated (default: for each kind the provider that answered first, for good)")
 	fs.StringVar(&c.orphans, "orphaned-instances", orphansReport,
 		"what is done about instances that no machine needs: report, or delete after --orphan-grace")
 	fs.DurationVar(&c.orphanGrace, "orphan-grace", defaultOrphanGrace,
@@ -99,6 +103,12 @@ func (c config) check(rest []string) error {
 	}
 	if c.Peers[evictionPeer] == "" {
 		errs = append(errs, fmt.Errorf("--peer %s=host:port is required", evictionPeer))
+	}
+	for kind, name := range c.providerFor {
+		if kind == "" || !strings.HasPrefix(name, providerPrefix) || c.Peers[name] == "" {
+			errs = append(errs, fmt.Errorf("--provider-for %s=%s: must be a kind of provider spec and a provider with --peer",
+				kind, name))
+		}
 	}
 	if c.lifetime <= 0 {
 		errs = append(errs, errors.New("--certificate-lifetime must be more than zero"))

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -25,5 +26,20 @@ func TestAddressesOfProgramsAreReserved(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("reserved are %v, want 3", got)
+	}
+}
+
+func TestTheChosenProviderIsAPeer(t *testing.T) {
+	for chosen, ok := range map[string]bool{
+		"TestSpec=provider-a": true, "TestSpec=provider-b": false, "TestSpec=eviction-controller": false,
+		"=provider-a": false, "TestSpec=": false,
+	} {
+		_, err := parse([]string{
+			"--pki", "x", "--dir", "x", "--tls-dir", "x", "--listen", "127.0.0.1:7101", "--gateway", "127.0.0.1:6443",
+			"--peer", "eviction-controller=10.1.2.3:7104", "--peer", "provider-a=10.1.2.3:9", "--provider-for", chosen,
+		}, io.Discard)
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "--provider-for") {
+			t.Errorf("--provider-for %s: %v, accepted is to be %t", chosen, err, ok)
+		}
 	}
 }

@@ -231,3 +231,32 @@ func TestAPlanOfAControlPlaneWithGivenNodes(t *testing.T) {
 		t.Errorf("plan = %v, want it stopped by an unmanaged node", p)
 	}
 }
+
+// What a plan compares with each other is bounded: one request must not occupy the service for minutes.
+func TestPlanRequestsAreBounded(t *testing.T) {
+	c := newCluster(t)
+	conn, ctx := c.admin(), t.Context()
+	scalers, instances := machinev1.NewClusterAutoscalerServiceClient(conn), machinev1.NewInstanceServiceClient(conn)
+	sets, checked := make([]*machinev1.MachineSet, 501), make([]*machinev1.MachineAutoscaler, 501)
+	for i := range sets {
+		sets[i] = set(fmt.Sprint("s", i), 0)
+		checked[i] = &machinev1.MachineAutoscaler{Spec: &machinev1.MachineAutoscalerSpec{
+			MaxReplicas: 1, ScaleTargetRef: &machinev1.MachineAutoscalerTarget{Kind: "MachineSet", Name: "s0"},
+		}}
+	}
+	for want, r := range map[string]*machinev1.PlanClusterAutoscalerRequest{
+		"machineSets.items":        {MachineSets: &machinev1.MachineSetList{Items: sets}},
+		"machineAutoscalers.items": {MachineAutoscalers: &machinev1.MachineAutoscalerList{Items: checked}},
+	} {
+		_, err := scalers.PlanClusterAutoscaler(ctx, r)
+		if fields, _ := rpcerr.Fields(err); len(fields) != 1 || fields[0].Path != want {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	_, err := instances.PlanInstances(ctx, &machinev1.PlanInstancesRequest{
+		Instances: []*machinev1.ProvidedInstance{{}}, Nodes: &nodev1.NodeList{Items: make([]*nodev1.Node, 10_001)},
+	})
+	if fields, _ := rpcerr.Fields(err); len(fields) != 1 || fields[0].Path != "nodes.items" {
+		t.Errorf("nodes.items: %v", err)
+	}
+}

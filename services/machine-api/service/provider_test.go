@@ -11,7 +11,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -136,9 +138,39 @@ func TestAProviderSpecIsCheckedWhenItIsCreated(t *testing.T) {
 }
 
 func TestWithoutAProviderTheServiceIsNotAvailable(t *testing.T) {
-	none := provider.New(nil, slog.New(slog.DiscardHandler))
-	s := operatorState(clusteroperator.State{Available: true}, none, clusteroperator.Condition{})
+	none := provider.New(nil, nil, slog.New(slog.DiscardHandler))
+	s := operatorState(clusteroperator.State{Available: true}, none, clusteroperator.Condition{}, "")
 	if s.Available || !s.Degraded || s.Reason != "ProviderUnavailable" {
 		t.Errorf("state = %+v, want it unavailable and degraded", s)
+	}
+}
+
+func TestMissingRightsOfTheAutoscalerDegradeTheService(t *testing.T) {
+	conn, err := grpc.NewClient("passthrough:///none", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	one := provider.New(map[string]grpc.ClientConnInterface{"provider-one": conn}, nil, slog.New(slog.DiscardHandler))
+	for _, tt := range []struct {
+		ready   clusteroperator.State
+		refused string
+		want    clusteroperator.State
+	}{
+		{clusteroperator.State{Available: true}, "", clusteroperator.State{Available: true}},
+		{
+			clusteroperator.State{Available: true},
+			"x",
+			clusteroperator.State{Available: true, Degraded: true, Reason: "RightsMissing", Message: "x"},
+		},
+		{
+			clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "y"},
+			"x",
+			clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "y"},
+		},
+	} {
+		if s := operatorState(tt.ready, one, clusteroperator.Condition{}, tt.refused); s != tt.want {
+			t.Errorf("state = %+v, want %+v", s, tt.want)
+		}
 	}
 }

@@ -58,7 +58,8 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	tables.NodeLifetime = cfg.lifetime
 	recorder := events.New(name, st, p.Validator, p.Log)
-	providers, err := plugins(p, cfg.Peers)
+	p.Metrics.MustRegister(recorder)
+	providers, err := plugins(p, cfg.Peers, provider.Claims(st, cfg.providerFor))
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return nil, err
 		}
 	}
-	tokens := join.NewTokens(st, signer.AuthorityHash, cfg.gateways)
+	tokens := join.NewTokens(st, tables.Machines, signer.AuthorityHash, cfg.gateways)
 	config := controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
 		CatchUpNodes: nodes.CatchUp,
@@ -100,10 +101,10 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		return nil, err
 	}
 	control := controller.New(config)
-	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
-	machinev1.RegisterInstanceServiceServer(p.GRPC, server.NewInstances(control))
+	machinev1.RegisterJoinServiceServer(p.Services, join.NewService(tokens, signer, tables.Machines))
+	machinev1.RegisterInstanceServiceServer(p.Services, server.NewInstances(control))
 	p.Operator = func(ctx context.Context) clusteroperator.State {
-		return operatorState(p.Readiness(ctx), providers, control.OrphanCondition())
+		return operatorState(p.Readiness(ctx), providers, control.OrphanCondition(), control.Refused())
 	}
 	server.Add(p.Tables, tables, control, time.Now)
 	return []serve.Part{
@@ -116,17 +117,22 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			if p.Tables.WaitSynced(ctx) != nil {
 				return nil // ctx ended
 			}
-			return lead(ctx, tables, control, cfg)
+			return lead(ctx, tables, control, tokens, cfg)
 		}),
-	}, recorder.Register(p.GRPC)
+	}, recorder.Register(p.Services)
 }
 
 // operatorState returns the state of machine-api for its ClusterOperator, ready being that without regard to providers:
 // it is not available without a provider, and degraded while one does not answer or is not in force. orphans says
-// whether there are instances without a machine.
+// whether there are instances without a machine; refused is what the autoscaler lacks rights for, which degrades it
+// too.
 func operatorState(ready clusteroperator.State, providers *provider.Set, orphans clusteroperator.Condition,
+	refused string,
 ) clusteroperator.State {
 	ready.Further = orphans
+	if refused != "" && !ready.Degraded {
+		ready.Degraded, ready.Reason, ready.Message = true, "RightsMissing", refused
+	}
 	if fault := providers.Fault(); fault != "" {
 		ready.Available = ready.Available && providers.Connected()
 		ready.Degraded, ready.Reason, ready.Message = true, "ProviderUnavailable", fault
@@ -156,7 +162,7 @@ func pods(p *serve.Process, peers map[string]string, c *controller.Config) error
 }
 
 // plugins connects to every provider among the peers.
-func plugins(p *serve.Process, peers map[string]string) (*provider.Set, error) {
+func plugins(p *serve.Process, peers map[string]string, claim provider.Claim) (*provider.Set, error) {
 	conns := map[string]grpc.ClientConnInterface{}
 	for peer := range peers {
 		if !strings.HasPrefix(peer, providerPrefix) {
@@ -168,18 +174,19 @@ func plugins(p *serve.Process, peers map[string]string) (*provider.Set, error) {
 		}
 		conns[peer] = conn
 	}
-	return provider.New(conns, p.Log), nil
+	return provider.New(conns, claim, p.Log), nil
 }
 
 // lead does what only the leader does.
-func lead(ctx context.Context, tables *kinds.Tables, control *controller.Controller, cfg config) error {
+func lead(ctx context.Context, tables *kinds.Tables, control *controller.Controller, tokens *join.Tokens, cfg config,
+) error {
 	for ctx.Err() == nil {
 		if err := tables.Machines.HoldClaims(ctx); err != nil && ctx.Err() == nil {
 			control.Log.WarnContext(ctx, "machines share what each must have for itself", "error", err)
 		}
 		err := ensureInfrastructure(ctx, tables.Infrastructure, cfg)
 		if err == nil {
-			err = work(ctx, tables, control)
+			err = work(ctx, tables, control, tokens)
 		}
 		if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) {
 			return nil
@@ -190,8 +197,9 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 	return nil
 }
 
-// work runs the controllers, and removes the revocations that have had their time.
-func work(ctx context.Context, tables *kinds.Tables, control *controller.Controller) error {
+// work runs the controllers, and removes the revocations that have had their time and the join records of machines that
+// are gone.
+func work(ctx context.Context, tables *kinds.Tables, control *controller.Controller, tokens *join.Tokens) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return control.Lead(ctx) })
 	revocations := kitcontroller.NewLoop("revocations", 1, func(ctx context.Context, _ string) (time.Time, error) {
@@ -199,6 +207,11 @@ func work(ctx context.Context, tables *kinds.Tables, control *controller.Control
 	}, control.Log)
 	revocations.Begin(func() []string { return []string{"expired"} })
 	group.Go(func() error { return revocations.Run(ctx) })
+	records := kitcontroller.NewLoop("join records", 1, func(ctx context.Context, _ string) (time.Time, error) {
+		return tokens.Sweep(ctx, time.Now(), control.Log)
+	}, control.Log)
+	records.Begin(func() []string { return []string{"gone"} })
+	group.Go(func() error { return records.Run(ctx) })
 	return group.Wait()
 }
 

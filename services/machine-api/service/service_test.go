@@ -90,8 +90,8 @@ func (c *cluster) eviction() (*serve.Process, []func(context.Context) error) {
 	st := etcdtest.Store(c.t)
 	c.nodes = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
 	drains := resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{})
-	c.must(resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes))
-	c.must(resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, drains))
+	c.must(resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, c.nodes))
+	c.must(resource.Register(p.Services, &nodev1.DrainService_ServiceDesc, nil, drains))
 	return p, []func(context.Context) error{c.nodes.Run, drains.Run, func(ctx context.Context) error {
 		queue := make(chan object.Key, 100)
 		drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) { queue <- ch.Key })

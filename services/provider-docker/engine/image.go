@@ -40,15 +40,17 @@ func ImageOf(executable string) (Image, error) {
 
 // Import makes the image at the engine, if it does not exist there. No registry is involved.
 func (e *Engine) Import(ctx context.Context, image Image) error {
-	ctx, cancel := context.WithTimeout(ctx, importPatience)
-	defer cancel()
-	_, err := e.api.ImageInspect(ctx, image.Name)
+	brief, end := context.WithTimeout(ctx, patience)
+	defer end()
+	_, err := e.api.ImageInspect(brief, image.Name)
 	if err == nil {
 		return nil
 	}
 	if !errdefs.IsNotFound(err) {
 		return e.failed("image "+image.Name, err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
 	archive, write := io.Pipe()
 	written := make(chan error, 1)
 	go func() {

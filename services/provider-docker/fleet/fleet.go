@@ -90,8 +90,10 @@ type Fleet struct {
 	ledger *ledger.Ledger
 	turn   chan struct{} // has room for the one creation or deletion that is carried out
 	wake   chan struct{} // has room for one: list again
+	listed chan struct{} // has room for one: the engine answered, so import the image
 
-	last netip.Addr // address given last; guarded by turn
+	last       netip.Addr // address given last; guarded by turn
+	unprepared string     // why the image was not imported last; only prepare uses it
 
 	mu      sync.Mutex
 	same    bool          // the engine is the one of the identity file, and was not away since that was checked
@@ -104,8 +106,8 @@ type Fleet struct {
 func New(cfg Config, e *engine.Engine, l *ledger.Ledger) *Fleet {
 	return &Fleet{
 		cfg: cfg, engine: e, ledger: l, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		changed: make(chan struct{}),
-		fault:   fmt.Errorf("%w: no answer yet", engine.ErrUnavailable),
+		listed: make(chan struct{}, 1), changed: make(chan struct{}),
+		fault: fmt.Errorf("%w: no answer yet", engine.ErrUnavailable),
 	}
 }
 
@@ -140,6 +142,16 @@ func (f *Fleet) Run(ctx context.Context) error {
 			timer.Stop()
 		}
 	})
+	g.Go(func() error {
+		for {
+			select {
+			case <-f.listed:
+				f.prepare(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
 	return g.Wait()
 }
 
@@ -151,12 +163,11 @@ func (f *Fleet) look() {
 	}
 }
 
-// pass lists the containers once and removes those of used tokens.
+// pass lists the containers once, removes those of used tokens, and then has the image of instances be imported, so
+// that none waits for that. An engine whose disk is full cannot import it, and has space again after removals. The
+// import may take two minutes. Containers are listed at the same time, so an engine that stops answering is reported.
 func (f *Fleet) pass(ctx context.Context) error {
 	list, err := f.List(ctx)
-	if err == nil {
-		err = f.engine.Import(ctx, f.cfg.Image)
-	}
 	if f.note(list, err) && err != nil && ctx.Err() == nil {
 		f.cfg.Log.WarnContext(ctx, "the Docker engine is not available", "error", err)
 	}
@@ -174,7 +185,26 @@ func (f *Fleet) pass(ctx context.Context) error {
 		f.cfg.Log.WarnContext(ctx, "container not removed", "error", err)
 		return err
 	}
+	select {
+	case f.listed <- struct{}{}:
+	default:
+	}
 	return nil
+}
+
+// prepare imports the image of instances, if it does not exist. A creation that needs it returns the error again.
+func (f *Fleet) prepare(ctx context.Context) {
+	if f.cfg.Image.Name == "" {
+		return
+	}
+	text := ""
+	if err := f.engine.Import(ctx, f.cfg.Image); err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != f.unprepared && ctx.Err() == nil {
+		f.cfg.Log.WarnContext(ctx, "image of instances not imported", "error", text)
+	}
+	f.unprepared = text
 }
 
 // note keeps what was listed, or why not, and reports whether that differs from before.

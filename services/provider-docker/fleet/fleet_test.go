@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,6 +101,101 @@ func TestAnotherEngineSaysNothingOfInstances(t *testing.T) {
 	id.Store("one")
 	if _, err := f.Get(t.Context(), "", "uid-1"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Get from the first engine again = %v, want ErrNotFound", err)
+	}
+}
+
+// The disk of an engine is full: it can import no image, and has space again after containers were removed.
+func TestContainersAreRemovedWithoutTheImage(t *testing.T) {
+	var removed atomic.Int32
+	answers := http.NewServeMux()
+	answers.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.41") })
+	answers.HandleFunc("/v1.41/info", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"ID":"one"}`) })
+	answers.HandleFunc("/v1.41/containers/json", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `[{"Id":"c1","State":"running","Labels":{"dev.windlass.token":"uid-1","dev.windlass.machine":"a",
+			"dev.windlass.provider-id":"docker://test/a/1","dev.windlass.fence":"0"}}]`)
+	})
+	answers.HandleFunc("DELETE /v1.41/containers/c1", func(w http.ResponseWriter, _ *http.Request) {
+		removed.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	answers.HandleFunc("/v1.41/images/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusNotFound)
+		} else {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		fmt.Fprint(w, `{"message":"no space left on device"}`)
+	})
+	socket := filepath.Join(t.TempDir(), "engine.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.Server{Listener: listener, Config: &http.Server{Handler: answers}}
+	server.Start()
+	defer server.Close()
+	f := of(t, socket)
+	executable := filepath.Join(t.TempDir(), "windlass")
+	if err := os.WriteFile(executable, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f.cfg.Image, err = engine.ImageOf(executable); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.ledger.Use("uid-1", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.pass(t.Context()); err != nil || removed.Load() != 1 {
+		t.Errorf("pass = %v; %d containers were removed, want 1", err, removed.Load())
+	}
+	if list, _, err := f.Snapshot(); err != nil || len(list) != 1 {
+		t.Errorf("Snapshot = %v, %v: the image says nothing of the instances", list, err)
+	}
+}
+
+// An engine stops to answer while it is asked for the image.
+func TestASilentEngineIsReportedDuringAnImport(t *testing.T) {
+	var silent atomic.Bool
+	answers := http.NewServeMux()
+	answers.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.41") })
+	answers.HandleFunc("/v1.41/info", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"ID":"one"}`) })
+	answers.HandleFunc("/v1.41/containers/json", func(w http.ResponseWriter, _ *http.Request) {
+		if silent.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprint(w, "[]")
+	})
+	answers.HandleFunc("/v1.41/images/", func(_ http.ResponseWriter, r *http.Request) {
+		silent.Store(true)
+		<-r.Context().Done()
+	})
+	socket := filepath.Join(t.TempDir(), "engine.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.Server{Listener: listener, Config: &http.Server{Handler: answers}}
+	server.Start()
+	defer server.Close()
+	f := of(t, socket)
+	f.cfg.Image.Name = "node"
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // much less than an engine has for one answer
+	var group sync.WaitGroup
+	group.Go(func() { _ = f.Run(ctx) })
+	defer group.Wait()
+	defer cancel()
+	for {
+		_, changed, err := f.Snapshot()
+		if err != nil && silent.Load() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatal("the engine is still said to answer")
+		}
+		f.look()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/services/provider-docker/engine"
 )
 
@@ -92,7 +93,7 @@ func quantities(path string, v *structpb.Value) (map[string]string, []object.Fau
 		if n, ok := v.GetKind().(*structpb.Value_NumberValue); ok {
 			text = strconv.FormatFloat(n.NumberValue, 'f', -1, 64)
 		}
-		q, err := resource.ParseQuantity(text)
+		q, err := placement.ParseQuantity(text)
 		switch limits := name == "cpu" || name == "memory"; {
 		case err != nil || q.Sign() < 0:
 			faults = append(faults, object.Faultf(path+"."+name, "must be a quantity such as 500m or 2Gi, zero or more"))
@@ -106,7 +107,7 @@ func quantities(path string, v *structpb.Value) (map[string]string, []object.Fau
 
 // limit returns a quantity of the capacity in units of 10^scale; 0 if it is not given.
 func (s Spec) limit(name string, scale resource.Scale) int64 {
-	q, err := resource.ParseQuantity(s.Capacity[name])
+	q, err := placement.ParseQuantity(s.Capacity[name])
 	if err != nil {
 		return 0
 	}

@@ -75,7 +75,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 			_, _, err := all.Snapshot()
 			return err
 		})
-		providerv1.RegisterProviderServiceServer(p.GRPC, server.New(all))
+		providerv1.RegisterProviderServiceServer(p.Services, server.New(all))
 		return []serve.Part{func(ctx context.Context) error { return errors.Join(all.Run(ctx), e.Close()) }}, nil
 	})
 }

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/provider-local/address"
@@ -161,6 +162,9 @@ func New(cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.sweep(); err != nil {
+		return nil, err
+	}
 	for _, f := range files {
 		i := m.load(f)
 		if a, err := netip.ParseAddr(i.Address); err == nil && a.Is4() {
@@ -174,6 +178,26 @@ func New(cfg Config) (*Manager, error) {
 		m.instances[i.ProviderID] = i
 	}
 	return m, nil
+}
+
+// sweep removes directories without a record: those of instances that were being erased when an earlier process ended.
+// They hold the keys and the data of a machine that is gone.
+func (m *Manager) sweep() error {
+	dirs, err := filepath.Glob(filepath.Join(m.cfg.Dir, "machines", "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		_, err := os.Lstat(filepath.Join(dir, instanceFile))
+		if !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		m.cfg.Log.Info("directory without an instance removed", "dir", dir)
+	}
+	return nil
 }
 
 // load reads the record of an instance. If that cannot be read, it returns what the directory's name and the bootstrap
@@ -284,7 +308,7 @@ func (m *Manager) store(i *Instance) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, instanceFile), append(raw, '\n'), 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, instanceFile), append(raw, '\n'), 0o600); err != nil {
 		return err
 	}
 	m.instances[i.ProviderID] = i

@@ -57,7 +57,7 @@ func request(token, machine, uid string, spec Spec) Request {
 // wait waits until the instances are as ok says.
 func wait(t *testing.T, m *Manager, ok func([]*Instance) bool) []*Instance {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		list, changed := m.List()
 		if ok(list) {
@@ -74,7 +74,7 @@ func wait(t *testing.T, m *Manager, ok func([]*Instance) bool) []*Instance {
 // agent waits until an instance's agent runs and returns its pid.
 func agent(t *testing.T, dir, name string) int {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for time.Now().Before(deadline) {
 		found, err := process.Running(filepath.Join(dir, "run"))
 		if err != nil {
@@ -137,6 +137,26 @@ func TestAnInstanceIsMadeOnceStartedAndErased(t *testing.T) {
 	wait(t, m, func(l []*Instance) bool { return len(l) == 0 })
 }
 
+// A provider was killed after it removed the record of an instance and before it removed the rest.
+func TestWhatIsLeftOfAnErasedInstanceIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "machines", "gone", "tls", "tls.key")
+	if err := os.MkdirAll(filepath.Dir(key), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(key, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, stop := start(t, dir)
+	defer stop()
+	if list, _ := m.List(); len(list) > 0 {
+		t.Errorf("instances: %+v", list)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "machines", "gone")); !os.IsNotExist(err) {
+		t.Errorf("the key of the erased instance is left: %v", err)
+	}
+}
+
 func TestAnInstanceFailsAsItsSpecAsks(t *testing.T) {
 	m, stop := start(t, t.TempDir())
 	defer stop()
@@ -162,7 +182,7 @@ func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	s, err := structpb.NewStruct(map[string]any{
 		"apiVersion": SpecAPIVersion, "kind": "AWSMachineProviderConfig", "zome": "a", "instanceType": 3,
 		"latency": map[string]any{"create": "soon"}, "failure": map[string]any{"boot": "Sometimes"},
-		"capacity": map[string]any{"cpu": true, "memory": "many", "pods": -1, "disk": "1Gi"},
+		"capacity": map[string]any{"cpu": true, "memory": "many", "pods": -1, "disk": "1Gi", "gpu": "1e2147483647"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +190,7 @@ func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	_, err = ParseSpec(s)
 	want := map[string]bool{
 		"kind": true, "zome": true, "instanceType": true, "latency.create": true, "failure.boot": true,
-		"capacity.cpu": true, "capacity.memory": true, "capacity.pods": true,
+		"capacity.cpu": true, "capacity.memory": true, "capacity.pods": true, "capacity.gpu": true,
 	}
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var f FieldError

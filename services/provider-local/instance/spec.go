@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/windlass-dev/windlass/kit/placement"
 )
 
 // What a provider spec of this provider says it is.
@@ -171,7 +172,7 @@ func (r *reader) quantities(path string, v *structpb.Value) {
 		case *structpb.Value_NumberValue:
 			text = strconv.FormatFloat(q.NumberValue, 'f', -1, 64)
 		}
-		if n, err := resource.ParseQuantity(text); err != nil || n.Sign() < 0 {
+		if n, err := placement.ParseQuantity(text); err != nil || n.Sign() < 0 {
 			r.bad(path+"."+name, "must be a quantity of zero or more: a number or a string such as 500m or 2Gi")
 			continue
 		}

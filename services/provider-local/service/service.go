@@ -69,7 +69,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		if err != nil {
 			return nil, err
 		}
-		providerv1.RegisterProviderServiceServer(p.GRPC, server.New(m))
+		providerv1.RegisterProviderServiceServer(p.Services, server.New(m))
 		return []serve.Part{m.Run}, nil
 	})
 }

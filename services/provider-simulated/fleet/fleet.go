@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -25,7 +26,7 @@ import (
 // States of an instance.
 const (
 	creating = "Creating"
-	running  = "Running"
+	Running  = "Running" // from then on it is a node
 	deleting = "Deleting"
 )
 
@@ -49,14 +50,26 @@ type Config struct {
 	Detach  Range        // from Running until a volume is detached
 	Stuck   float64      // part of the volumes, from 0 to 1, that are never detached
 	Faults  Faults
+	Absent  float64 // part of the instances, from 0 to 1, whose node never joins
+	Silent  float64 // part of the instances whose node falls silent
+	Silence Range   // from its first heartbeat until it does
 }
 
 // Order is what a machine asks for.
 type Order struct {
 	Token, Machine, UID string
 	Type, Region, Zone  string
-	Volumes             int   // attached from its creation on
-	Fence               int64 // of the caller; 0 if it has none
+	Volumes             int                        // attached from its creation on
+	Fence               int64                      // of the caller; 0 if it has none
+	Capacity            map[string]*structpb.Value // of the node, as quantities
+	Bootstrap           *providerv1.Bootstrap      // what it needs to join the cluster
+}
+
+// NodeFate is what happens to the node of one instance.
+type NodeFate struct {
+	Absent bool          // it never joins
+	Silent bool          // it falls silent
+	After  time.Duration // its first heartbeat
 }
 
 // Fleet is all instances. Its methods may be called concurrently.
@@ -67,6 +80,7 @@ type Fleet struct {
 	mu        sync.Mutex
 	instances map[string]*providerv1.Instance // by provider id; the values are never modified, only replaced
 	byToken   map[string]string               // provider id by request token
+	orders    map[string]Order                // by provider id
 	used      map[string]bool                 // request tokens that make no instance any more
 	calls     map[string]int                  // by method and token
 	addresses map[netip.Addr]bool             // that are given
@@ -82,7 +96,7 @@ type Fleet struct {
 func New(cfg Config) *Fleet {
 	return &Fleet{
 		cfg: cfg, boot: strings.ToLower(rand.Text()[:6]), instances: map[string]*providerv1.Instance{},
-		byToken: map[string]string{}, used: map[string]bool{}, calls: map[string]int{},
+		byToken: map[string]string{}, orders: map[string]Order{}, used: map[string]bool{}, calls: map[string]int{},
 		addresses: map[netip.Addr]bool{},
 		next:      cfg.Network.Masked().Addr(), wake: make(chan struct{}, 1), watches: map[*Watch]bool{},
 	}
@@ -99,6 +113,15 @@ func (f *Fleet) Fate(method, token string) Fate {
 		span = f.cfg.Delete
 	}
 	return fateOf(f.cfg.Seed, method, token, f.calls[key], f.cfg.Faults, f.cfg.Call, span)
+}
+
+// Node returns what an instance was ordered as, and draws what happens to its node; false if there is no such instance.
+func (f *Fleet) Node(id string) (Order, NodeFate, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o, ok := f.orders[id]
+	fate := fateOf(f.cfg.Seed, "node", o.Token, 1, Faults{Fail: f.cfg.Absent, Lose: f.cfg.Silent}, Range{}, f.cfg.Silence)
+	return o, NodeFate{Absent: fate.Fail, Silent: fate.Lose, After: fate.Span}, ok
 }
 
 // Create makes an instance that is Running after span, or returns the one that was made for the same token.
@@ -135,9 +158,9 @@ func (f *Fleet) Create(o Order, span time.Duration) (*providerv1.Instance, error
 			AttachTime: i.GetCreateTime(),
 		})
 	}
-	f.byToken[o.Token] = i.GetProviderId()
+	f.byToken[o.Token], f.orders[i.GetProviderId()] = i.GetProviderId(), o
 	f.put(i)
-	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId(), state: running})
+	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId(), state: Running})
 	return i, nil
 }
 
@@ -283,6 +306,7 @@ func (f *Fleet) put(i *providerv1.Instance) {
 func (f *Fleet) remove(i *providerv1.Instance) {
 	delete(f.instances, i.GetProviderId())
 	delete(f.byToken, i.GetRequestToken())
+	delete(f.orders, i.GetProviderId())
 	for _, a := range i.GetAddresses() {
 		if ip, err := netip.ParseAddr(a.GetAddress()); err == nil {
 			delete(f.addresses, ip)

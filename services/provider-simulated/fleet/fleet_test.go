@@ -56,6 +56,42 @@ func TestOneSeedGivesTheSameFatesInAnyOrder(t *testing.T) {
 	}
 }
 
+func TestNodesAreAbsentOrSilentAsTheSeedSays(t *testing.T) {
+	cfg := config()
+	cfg.Network = netip.MustParsePrefix("100.64.0.0/16")
+	cfg.Absent, cfg.Silent, cfg.Silence = 0.2, 0.3, fleet.Range{Min: time.Minute, Max: 2 * time.Minute}
+	a, b := fleet.New(cfg), fleet.New(cfg)
+	count := map[string]int{}
+	for n := range 200 {
+		first, err := a.Create(order(n), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := b.Create(order(n), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, fate, ok := a.Node(first.GetProviderId())
+		if _, again, _ := b.Node(second.GetProviderId()); !ok || o.Token != order(n).Token || fate != again {
+			t.Errorf("token %d: %v and %v from one seed", n, fate, again)
+		}
+		switch {
+		case fate.Absent && fate.Silent, fate.Silent && (fate.After < time.Minute || fate.After > 2*time.Minute):
+			t.Errorf("token %d: %v", n, fate)
+		case fate.Absent:
+			count["absent"]++
+		case fate.Silent:
+			count["silent"]++
+		}
+	}
+	if count["absent"] < 20 || count["silent"] < 30 || count["absent"]+count["silent"] > 150 {
+		t.Errorf("%v of 200", count)
+	}
+	if _, _, ok := a.Node("simulated://other/x"); ok {
+		t.Error("an unknown instance has a node")
+	}
+}
+
 // running runs f inside a bubble of synctest, with time passing for the fleet.
 func running(t *testing.T, test func(t *testing.T, f *fleet.Fleet)) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/provider-simulated/fleet"
 )
@@ -78,6 +80,8 @@ func check(spec *structpb.Struct) []object.Fault {
 			if _, ok := v.GetKind().(*structpb.Value_StringValue); !ok {
 				out = append(out, object.Fault{Path: field, Description: "must be a string"})
 			}
+		case "capacity":
+			out = append(out, checkCapacity(field, v)...)
 		case "volumes":
 			if n := v.GetNumberValue(); n < 0 || n > maxVolumes || n != math.Trunc(n) || !isNumber(v) {
 				out = append(out, object.Faultf(field, "must be a whole number from 0 to %d", maxVolumes))
@@ -87,6 +91,32 @@ func check(spec *structpb.Struct) []object.Fault {
 		}
 	}
 	slices.SortFunc(out, func(a, b object.Fault) int { return cmp.Compare(a.Path, b.Path) })
+	return out
+}
+
+// checkCapacity returns what is wrong with the capacity of a node.
+func checkCapacity(path string, v *structpb.Value) (out []object.Fault) {
+	if v.GetStructValue() == nil {
+		return []object.Fault{{Path: path, Description: "must be an object of quantities"}}
+	}
+	for name, q := range v.GetStructValue().GetFields() {
+		if n, err := placement.Quantity(q); err != nil || n.Sign() < 0 {
+			out = append(out, object.Fault{
+				Path:        path + "." + name,
+				Description: "must be a quantity of zero or more: a number or a string such as 500m or 2Gi",
+			})
+		}
+	}
+	return out
+}
+
+// capacityOf returns the capacity of a node: what a provider spec says, and for the rest that of a common instance.
+func capacityOf(spec *structpb.Struct) map[string]*structpb.Value {
+	out := map[string]*structpb.Value{
+		placement.CPU: structpb.NewStringValue("4"), placement.Memory: structpb.NewStringValue("16Gi"),
+		placement.Pods: structpb.NewStringValue("110"),
+	}
+	maps.Copy(out, spec.GetFields()["capacity"].GetStructValue().GetFields())
 	return out
 }
 
@@ -119,10 +149,16 @@ func (s *Server) meet(ctx context.Context, method, token string, work func(fleet
 func (s *Server) CreateInstance(ctx context.Context, r *providerv1.CreateInstanceRequest) (*providerv1.Instance,
 	error,
 ) {
-	if faults := check(r.GetProviderSpec()); len(faults) > 0 {
-		for i := range faults {
-			faults[i].Path = "providerSpec." + faults[i].Path
-		}
+	faults := check(r.GetProviderSpec())
+	for i := range faults {
+		faults[i].Path = "providerSpec." + faults[i].Path
+	}
+	if r.GetBootstrap().GetRole() == "master" {
+		faults = append(faults, object.Fault{
+			Path: "bootstrap.role", Description: "must be worker: simulated machines run no etcd member",
+		})
+	}
+	if len(faults) > 0 {
 		return nil, rpcerr.Invalid(faults...)
 	}
 	text := func(field string) string { return r.GetProviderSpec().GetFields()[field].GetStringValue() }
@@ -132,7 +168,9 @@ func (s *Server) CreateInstance(ctx context.Context, r *providerv1.CreateInstanc
 		made, err = s.fleet.Create(fleet.Order{
 			Token: r.GetRequestToken(), Machine: r.GetMachine().GetName(), UID: r.GetMachine().GetUid(),
 			Fence: r.GetFence(), Type: text("instanceType"), Region: text("region"), Zone: text("zone"),
-			Volumes: int(r.GetProviderSpec().GetFields()["volumes"].GetNumberValue()),
+			Volumes:   int(r.GetProviderSpec().GetFields()["volumes"].GetNumberValue()),
+			Capacity:  capacityOf(r.GetProviderSpec()),
+			Bootstrap: r.GetBootstrap(),
 		}, f.Span)
 		return err
 	})

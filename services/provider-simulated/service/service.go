@@ -14,13 +14,16 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/services/provider-simulated/fleet"
+	"github.com/windlass-dev/windlass/services/provider-simulated/host"
 	"github.com/windlass-dev/windlass/services/provider-simulated/server"
 )
 
 // Run runs provider-simulated with its flags until ctx ends. Its instances end with it.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	cfg := serve.Config{Name: "provider-simulated"}
-	f := fleet.Config{Create: fleet.Range{Min: time.Second, Max: time.Second}}
+	f := fleet.Config{
+		Create: fleet.Range{Min: time.Second, Max: time.Second}, Silence: fleet.Range{Min: time.Minute, Max: time.Minute},
+	}
 	var network string
 	fs := pflag.NewFlagSet(cfg.Name, pflag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -36,6 +39,9 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.Float64Var(&f.Faults.Fail, "fail", 0, "part of the calls, from 0 to 1, that fail with UNAVAILABLE and do nothing")
 	fs.Float64Var(&f.Faults.Lose, "lose", 0, "part of the calls that are carried out and whose answer is lost")
 	fs.Float64Var(&f.Faults.Hang, "hang", 0, "part of the calls that are carried out and never answered")
+	fs.Float64Var(&f.Absent, "absent", 0, "part of the instances, from 0 to 1, whose node never joins the cluster")
+	fs.Float64Var(&f.Silent, "silent", 0, "part of the instances whose node falls silent while the instance runs")
+	fs.Var(&f.Silence, "silent-after", "from the first heartbeat of such a node until it falls silent")
 	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -47,7 +53,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	for name, part := range map[string]float64{
 		"fail": f.Faults.Fail, "lose": f.Faults.Lose, "hang": f.Faults.Hang,
-		"stuck-volumes": f.Stuck,
+		"stuck-volumes": f.Stuck, "absent": f.Absent, "silent": f.Silent,
 	} {
 		if !(part >= 0 && part <= 1) { // not a number either
 			return fmt.Errorf("--%s %v: must be from 0 to 1", name, part)
@@ -56,9 +62,14 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if sum := f.Faults.Fail + f.Faults.Lose + f.Faults.Hang; sum > 1 {
 		return fmt.Errorf("--fail, --lose and --hang: together %v are more than 1", sum)
 	}
+	if sum := f.Absent + f.Silent; sum > 1 {
+		return fmt.Errorf("--absent and --silent: together %v are more than 1", sum)
+	}
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
 		all := fleet.New(f)
-		providerv1.RegisterProviderServiceServer(p.GRPC, server.New(all))
-		return []serve.Part{all.Run}, nil
+		providerv1.RegisterProviderServiceServer(p.Services, server.New(all))
+		return []serve.Part{
+			all.Run, func(ctx context.Context) error { return host.Run(ctx, all, p.Log) },
+		}, nil
 	})
 }
