@@ -31,9 +31,9 @@ func (c *Controller) answer(ctx context.Context, q plan.Question) plan.Answer {
 	case plan.AcquirePermit:
 		a.Code, err = c.permit(ctx, q)
 	case plan.ListPods:
-		a.Pods, err = c.Evictor.On(ctx, q.Object.GetName())
+		a.Pods, err = c.Evictor.On(ctx, q.Object.GetName(), q.Revision)
 	case plan.EvictPod:
-		err = c.Evictor.Evict(ctx, q.Pod, q.Grace)
+		err = c.Evictor.Evict(ctx, q.Pod, q.Grace, q.Force)
 	case plan.DeletePod:
 		err = c.Evictor.Delete(ctx, q.Pod)
 	}

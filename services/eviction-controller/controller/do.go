@@ -37,6 +37,8 @@ func (c *Controller) act(ctx context.Context, a plan.Action) error {
 		}
 	case plan.ReleaseDrain:
 		return c.releaseDrain(ctx, a)
+	case plan.ChangeZone:
+		c.zoneChanged(ctx, a)
 	case plan.BeginDisruption, plan.EndDisruption:
 		c.disruption(ctx, a)
 	}
@@ -91,10 +93,35 @@ func (c *Controller) disruption(ctx context.Context, a plan.Action) {
 		return // another node's decision did it
 	}
 	c.Log.InfoContext(ctx, "full disruption changed", "disrupted", a.Verb == plan.BeginDisruption)
+	typ, reason := "Warning", "EvictionsStopped"
+	if a.Verb == plan.EndDisruption {
+		typ, reason = "Normal", "EvictionsResumed"
+	}
 	for _, n := range c.Tables.Nodes.All() {
 		if !plan.IsReady(n) {
+			c.Events.Event(n, typ, reason, a.Reason)
 			c.nodes.Add(n.GetMetadata().GetName())
 		}
+	}
+}
+
+// zoneChanged records the state of a zone and reports it on the nodes that it affects, which decide again.
+func (c *Controller) zoneChanged(ctx context.Context, a plan.Action) {
+	if !c.Views.done(a) {
+		return // another node's decision did it
+	}
+	c.Log.InfoContext(ctx, "zone changed", "zone", a.Zone, "state", a.ZoneState, "reason", a.Reason)
+	typ := "Warning"
+	if a.ZoneState == plan.Normal {
+		typ = "Normal"
+	}
+	for _, n := range c.Tables.Nodes.All() {
+		if plan.Zone(n) != a.Zone || plan.IsReady(n) && !plan.NoExecutes(n) {
+			continue
+		}
+		c.Events.Event(n, typ, "Zone"+a.ZoneState, a.Reason)
+		c.nodes.Add(n.GetMetadata().GetName())
+		c.leave.Add(n.GetMetadata().GetName())
 	}
 }
 

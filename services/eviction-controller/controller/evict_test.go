@@ -45,11 +45,11 @@ func (o *owner) Delete(_ context.Context, pod *schedulingv1.Pod) error {
 	return o.err
 }
 
-func (o *owner) Evict(ctx context.Context, pod *schedulingv1.Pod, _ *int32) error {
+func (o *owner) Evict(ctx context.Context, pod *schedulingv1.Pod, _ *int32, _ bool) error {
 	return o.Delete(ctx, pod)
 }
 
-func (o *owner) On(context.Context, string) ([]*schedulingv1.Pod, error) { return nil, nil }
+func (o *owner) On(context.Context, string, string) ([]*schedulingv1.Pod, error) { return nil, nil }
 
 type noEvents struct{}
 

@@ -7,6 +7,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -17,14 +18,16 @@ const schedulerPatience = 3 * time.Second
 
 // Evictor is the part of the scheduler, the owner of pods, that evictions need.
 type Evictor interface {
-	// Delete requests the deletion of a pod. It is no error if the pod is already gone, or replaced by one of the same
+	// Delete requests the deletion of a pod that does not tolerate a taint of its node. It is no error if the pod is
+	// already gone. An error with code ABORTED means that the pod changed too often, or was replaced by one of the same
 	// name.
 	Delete(ctx context.Context, pod *schedulingv1.Pod) error
-	// Evict does the same if the disruption budgets allow it. An error with code ABORTED means that the pod changed too
-	// often, or was replaced by one of the same name. grace is in seconds; nil means the pod's own grace period.
-	Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32) error
-	// On returns the current pods of a node.
-	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
+	// Evict does the same, for another reason, if the disruption budgets allow it. grace is in seconds; nil means the
+	// pod's own grace period. force removes the object at once if grace is 0.
+	Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32, force bool) error
+	// On returns the current pods of a node. With a revision of the node, no pod is bound to it later by a decision that
+	// was made with an earlier one.
+	On(ctx context.Context, node, revision string) ([]*schedulingv1.Pod, error)
 }
 
 // Scheduler implements Evictor with the scheduler's API.
@@ -39,27 +42,35 @@ func NewScheduler(conn grpc.ClientConnInterface) Scheduler {
 func (s Scheduler) Delete(ctx context.Context, pod *schedulingv1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, schedulerPatience)
 	defer cancel()
-	_, err := s.client.DeletePod(ctx, &schedulingv1.DeletePodRequest{
+	_, err := s.client.EvictPod(ctx, &schedulingv1.EvictPodRequest{
 		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod),
+		Cause: placement.EvictedByTaint,
 	})
-	return except(err, codes.NotFound, codes.Aborted) // the only precondition is the uid, so it is another pod
+	return except(err, codes.NotFound)
 }
 
 // Evict implements Evictor.
-func (s Scheduler) Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32) error {
+func (s Scheduler) Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32, force bool) error {
 	ctx, cancel := context.WithTimeout(ctx, schedulerPatience)
 	defer cancel()
 	_, err := s.client.EvictPod(ctx, &schedulingv1.EvictPodRequest{
 		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod),
-		GracePeriodSeconds: grace,
+		GracePeriodSeconds: grace, Force: force,
 	})
 	return except(err, codes.NotFound)
 }
 
 // On implements Evictor.
-func (s Scheduler) On(ctx context.Context, node string) ([]*schedulingv1.Pod, error) {
+func (s Scheduler) On(ctx context.Context, node, revision string) ([]*schedulingv1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, schedulerPatience)
 	defer cancel()
+	if revision != "" {
+		if _, err := s.client.SettleBindings(ctx, &schedulingv1.SettleBindingsRequest{
+			NodeName: node, ResourceVersion: revision,
+		}); err != nil {
+			return nil, err
+		}
+	}
 	list, err := s.client.ListPods(ctx, &schedulingv1.ListPodsRequest{FieldSelector: "spec.nodeName=" + node})
 	return list.GetItems(), err
 }

@@ -16,12 +16,6 @@ type answering struct {
 	code codes.Code
 }
 
-func (a answering) DeletePod(context.Context, *schedulingv1.DeletePodRequest, ...grpc.CallOption) (*schedulingv1.Pod,
-	error,
-) {
-	return nil, status.Error(a.code, "")
-}
-
 func (a answering) EvictPod(context.Context, *schedulingv1.EvictPodRequest, ...grpc.CallOption) (
 	*schedulingv1.EvictPodResponse, error,
 ) {
@@ -32,21 +26,20 @@ func (a answering) EvictPod(context.Context, *schedulingv1.EvictPodRequest, ...g
 // decided: that one is still there.
 func TestWhatCountsAsGone(t *testing.T) {
 	for _, tc := range []struct {
-		code            codes.Code
-		deleted, evicts codes.Code
+		code, want codes.Code
 	}{
-		{codes.OK, codes.OK, codes.OK},
-		{codes.NotFound, codes.OK, codes.OK},
-		{codes.Aborted, codes.OK, codes.Aborted},
-		{codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted},
-		{codes.Unavailable, codes.Unavailable, codes.Unavailable},
+		{codes.OK, codes.OK},
+		{codes.NotFound, codes.OK},
+		{codes.Aborted, codes.Aborted},
+		{codes.ResourceExhausted, codes.ResourceExhausted},
+		{codes.Unavailable, codes.Unavailable},
 	} {
 		s := Scheduler{client: answering{code: tc.code}}
-		if got := status.Code(s.Delete(t.Context(), &schedulingv1.Pod{})); got != tc.deleted {
-			t.Errorf("Delete that is answered by %v: %v, want %v", tc.code, got, tc.deleted)
+		if got := status.Code(s.Delete(t.Context(), &schedulingv1.Pod{})); got != tc.want {
+			t.Errorf("Delete that is answered by %v: %v, want %v", tc.code, got, tc.want)
 		}
-		if got := status.Code(s.Evict(t.Context(), &schedulingv1.Pod{}, nil)); got != tc.evicts {
-			t.Errorf("Evict that is answered by %v: %v, want %v", tc.code, got, tc.evicts)
+		if got := status.Code(s.Evict(t.Context(), &schedulingv1.Pod{}, nil, false)); got != tc.want {
+			t.Errorf("Evict that is answered by %v: %v, want %v", tc.code, got, tc.want)
 		}
 	}
 }

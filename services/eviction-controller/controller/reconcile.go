@@ -110,6 +110,10 @@ func (c *Controller) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 		c.Views.gone(ch.Key)
 	}
 	is, was := ch.Object.GetSpec().GetNodeName(), ch.Previous.GetSpec().GetNodeName()
+	// A pod that was not known before may have been bound long ago: the first list of pods has all of them.
+	if n, ok := c.Tables.Nodes.Lookup("", is); ok && ch.Existed && was == "" && !ch.Deleted && plan.NoExecutes(n) {
+		c.Views.bound(ch.Object)
+	}
 	c.podMoved(is)
 	if was != is {
 		c.podMoved(was)
@@ -124,6 +128,9 @@ func (c *Controller) podMoved(node string) {
 	}
 	if n.GetSpec().GetUnschedulable() && len(c.Tables.DrainsOf(node)) > 0 || plan.NoExecutes(n) {
 		c.leave.Add(node)
+	}
+	if plan.NoExecutes(n) {
+		c.nodes.Add(node) // its status has the time of the next eviction
 	}
 }
 
@@ -143,6 +150,7 @@ func (c *Controller) reconcileNode(ctx context.Context, name string) (time.Time,
 		c.Tracker.Forget(name)
 		return time.Time{}, failed
 	}
+	c.Tracker.Meet(node)
 	p := c.Views.planNode(node)
 	if err := rpcerr.IgnoreChanged(c.do(ctx, p.Do)); err != nil {
 		failed = errors.Join(failed, fmt.Errorf("node %q: %w", name, err))

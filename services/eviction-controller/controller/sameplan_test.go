@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
@@ -62,7 +63,7 @@ func (s *siblings) Delete(_ context.Context, pod *schedulingv1.Pod) error {
 	return nil
 }
 
-func (s *siblings) Evict(_ context.Context, pod *schedulingv1.Pod, _ *int32) error {
+func (s *siblings) Evict(_ context.Context, pod *schedulingv1.Pod, _ *int32, _ bool) error {
 	s.note(plan.EvictPod, pod.GetMetadata().GetName())
 	if pod.GetMetadata().GetLabels()["app"] == "web" {
 		return status.Error(codes.ResourceExhausted, "its budget allows no disruption")
@@ -70,7 +71,7 @@ func (s *siblings) Evict(_ context.Context, pod *schedulingv1.Pod, _ *int32) err
 	return nil
 }
 
-func (s *siblings) On(context.Context, string) ([]*schedulingv1.Pod, error) { return nil, nil }
+func (s *siblings) On(context.Context, string, string) ([]*schedulingv1.Pod, error) { return nil, nil }
 
 // TestThePlanIsWhatIsDone asks for plans, has the controller decide about the same state, and asks again: each plan
 // names the steps that the controller takes, and then what it waits for and until when.
@@ -207,6 +208,7 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 	// The pods of the second lost node of a zone leave only after those of the first.
 	defer tracker.Lead(func(string) {})()
 	tracker.Beat(&nodev1.HeartbeatRequest{Name: "tainted"})
+	planned := planCourse(t, tables, evictions)
 	for _, name := range []string{"lost-1", "lost-2"} {
 		tracker.Beat(&nodev1.HeartbeatRequest{Name: name, NotReady: "its disk is full"})
 		ask := func() *nodev1.PlanNodeResponse {
@@ -224,16 +226,65 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 		}
 		after := ask()
 		stored, _ := tables.Nodes.Lookup("", name)
+		if got, want := planned[name], slices.Sorted(slices.Values(texts(stored.GetSpec().GetTaints()))); !slices.Equal(got,
+			want) {
+			t.Errorf("%s: planned over time are taints %v, set are %v", name, got, want)
+		}
 		for _, r := range []*nodev1.PlanNodeResponse{before, after} {
 			got, want := texts(r.GetTaints()), texts(stored.GetSpec().GetTaints())
 			if !slices.Equal(got, want) || len(want) != map[string]int{"lost-1": 2, "lost-2": 1}[name] {
 				t.Errorf("%s: planned are taints %v, set are %v", name, got, want)
 			}
 		}
+		taints, err := nodes.PlanTaints(t.Context(), &nodev1.PlanTaintsRequest{Name: name})
+		if err != nil || !slices.Equal(texts(taints.GetTaints()), texts(stored.GetSpec().GetTaints())) ||
+			slices.ContainsFunc(taints.GetChanges(), func(c *nodev1.PlanTaintsResponse_Change) bool {
+				return c.GetChange() == plan.AddTaint || c.GetChange() == plan.RemoveTaint
+			}) {
+			t.Errorf("%s: planned taints are %v, %v; set are %v", name, taints, err, stored.GetSpec().GetTaints())
+		}
+		zones, err := nodes.PlanZones(t.Context(), &nodev1.PlanZonesRequest{})
+		if err != nil || len(zones.GetZones()) != 2 {
+			t.Fatal(zones, err)
+		}
+		z, state := zones.GetZones()[1], stored.GetStatus().GetEvictions().GetZoneState()
+		// The controller may have decided on the agents of a moment ago, before this one reported.
+		if z.GetZone() != "z" || name == "lost-2" && (z.GetState() != plan.FullDisruption || z.GetPreviousState() != state ||
+			z.GetNextNode() != name || !z.GetNextTime().AsTime().Equal(wake)) {
+			t.Errorf("%s: it is in state %s and decided again at %v, the plan of zones is %v", name, state, wake, z)
+		}
 		if name == "lost-2" && (wake.IsZero() || !after.GetWakeTime().AsTime().Equal(wake)) {
 			t.Errorf("%s: the controller waits until %v, the plan is %v", name, wake, after)
 		}
 	}
+}
+
+// planCourse returns the taints that the nodes of zone z get if their agents report that they are not ready, as the
+// plan of the same nodes says that gets them as given objects.
+func planCourse(t *testing.T, tables *kinds.Tables, evictions *server.Eviction) map[string][]string {
+	t.Helper()
+	r := &schedulingv1.PlanEvictionsRequest{
+		Nodes: &nodev1.NodeList{Items: tables.Nodes.All()}, Pods: &schedulingv1.PodList{},
+	}
+	for i, name := range []string{"lost-1", "lost-2"} {
+		r.Events = append(r.Events, &schedulingv1.EvictionEvent{
+			After: durationpb.New(time.Duration(i) * time.Second), What: &schedulingv1.EvictionEvent_NodeReports{
+				NodeReports: &nodev1.AgentState{Node: name, NotReady: "its disk is full"},
+			},
+		})
+	}
+	got, err := evictions.PlanEvictions(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]string{}
+	for _, step := range got.GetSteps() {
+		if step.GetAction() == plan.StepAddTaint {
+			out[step.GetNode()] = append(out[step.GetNode()], step.GetValue())
+			slices.Sort(out[step.GetNode()])
+		}
+	}
+	return out
 }
 
 func texts(taints []*nodev1.Taint) []string {

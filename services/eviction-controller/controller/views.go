@@ -44,7 +44,8 @@ func (v *Views) Node(node *nodev1.Node) plan.NodeView {
 	name := node.GetMetadata().GetName()
 	out := plan.NodeView{
 		Now: time.Now().UTC(), Node: node, Drains: v.tables.DrainsOf(name), Pause: v.pause,
-		Reachability: v.reachability(name),
+		Reachability: v.reachability(node), Pods: v.pods.On(name), Known: v.pods.IsSynced(),
+		Clock: liveness.Uptime(),
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -57,10 +58,25 @@ func (v *Views) Evictions(node *nodev1.Node) plan.EvictionView {
 	name := node.GetMetadata().GetName()
 	pods := v.pods.On(name)
 	return plan.EvictionView{
-		Now: time.Now().UTC(), Node: node, Pods: pods, Reachability: v.reachability(name), Tries: v.tries(pods),
-		Settled: v.settled(),
+		Now: time.Now().UTC(), Node: node, Pods: pods, Reachability: v.reachability(node), Tries: v.tries(pods),
+		Settled: v.settled(), Clock: liveness.Uptime(), Seen: v.seen(pods),
 	}
 }
+
+// Zones returns the view for the states of the zones.
+func (v *Views) Zones() plan.ZonesView {
+	out := plan.ZonesView{
+		Now: time.Now().UTC(), Grace: v.tracker.Grace(), Pause: v.pause, Witnesses: v.lately(0),
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out.Disrupted, out.States, out.Turns = v.memory.Disrupted(), v.memory.ZoneStates(), v.memory.Turns()
+	return out
+}
+
+// Paces returns the silence after which an agent counts as lost, and the time between two nodes of a zone whose pods
+// are evicted for the silence of their agents.
+func (v *Views) Paces() (grace, pause time.Duration) { return v.tracker.Grace(), v.pause }
 
 // Drain returns the view for a decision about a drain. The other drains of its node are read at each call: one of them
 // may have just acquired the permit.
@@ -87,16 +103,18 @@ func (v *Views) Pods(node string) (pods []*schedulingv1.Pod, known bool) {
 }
 
 // reachability returns the state of a node's agent, and of the agents of all nodes if the decision depends on them.
-func (v *Views) reachability(node string) plan.Reachability {
+func (v *Views) reachability(node *nodev1.Node) plan.Reachability {
 	h := plan.Reachability{Grace: v.tracker.Grace()}
 	v.mu.Lock()
-	h.Disrupted = v.memory.Disrupted()
+	h.Disrupted, h.ZoneState = v.memory.Disrupted(), v.memory.ZoneState(plan.Zone(node))
 	v.mu.Unlock()
-	h.Agent = v.tracker.Agent(node) // read after Disrupted: at the end of a disruption the silence restarts
-	switch healthy := h.Agent.Healthy(h.Grace); {
-	case healthy && h.Disrupted:
+	// Read after Disrupted: at the end of a disruption the silence restarts.
+	h.Agent = v.tracker.Agent(node.GetMetadata().GetName())
+	switch {
+	case !h.NeedsWitnesses():
+	case h.Disrupted && h.Agent.Healthy(h.Grace):
 		h.Witnesses = v.lately(0) // it may be the first to send a heartbeat again
-	case !healthy && h.Agent.Settled(h.Grace):
+	default:
 		h.Witnesses = v.lately(sameWitnesses)
 	}
 	return h
@@ -129,6 +147,20 @@ func (v *Views) settled() time.Time {
 	return time.Time{}
 }
 
+func (v *Views) seen(pods []*schedulingv1.Pod) map[string]time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.memory.Seen(pods)
+}
+
+// bound records that a pod was bound to a node with a NoExecute taint.
+func (v *Views) bound(pod *schedulingv1.Pod) {
+	now := liveness.Uptime()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.memory.Bound(pod, now.Uptime)
+}
+
 func (v *Views) tries(pods []*schedulingv1.Pod) map[string]plan.Try {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -140,6 +172,10 @@ func (v *Views) done(a plan.Action) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch a.Verb {
+	case plan.ChangeZone:
+		if v.memory.ZoneState(a.Zone) == a.ZoneState {
+			return false
+		}
 	case plan.BeginDisruption, plan.EndDisruption:
 		if v.memory.Disrupted() == (a.Verb == plan.BeginDisruption) {
 			return false

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
@@ -91,6 +92,7 @@ func (t *Tables) admitNode(w *resource.Write[*nodev1.Node]) error {
 		return err
 	}
 	plan.Taint(old, node, time.Now().UTC())
+	plan.Observe(node, liveness.Uptime())
 	plan.Cordon(old, node, t.DrainsOf(node.GetMetadata().GetName()), caller.User)
 	return nil
 }

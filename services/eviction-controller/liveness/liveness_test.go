@@ -183,3 +183,37 @@ func TestRenewRestartsTheGraceAndKeepsTheWitnesses(t *testing.T) {
 		}
 	})
 }
+
+// TestANodeThatIsCreatedLaterGetsItsGrace creates nodes without an agent after the leadership began, and one of the
+// same name again.
+func TestANodeThatIsCreatedLaterGetsItsGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracker := New(run(t), grace)
+		defer tracker.Lead(func(string) {})()
+		time.Sleep(time.Hour)
+		node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "1"}}
+		silence := func() time.Duration { return tracker.Agent("a").Silence }
+		witness := func() time.Duration { return tracker.Witnesses([]*nodev1.Node{node})[0].Agent.Silence }
+		if got := witness(); got != 0 {
+			t.Errorf("before it is met its silence is %v", got)
+		}
+		for _, uid := range []string{"1", "2"} {
+			node.Metadata.Uid = uid
+			tracker.Meet(node)
+			time.Sleep(grace - time.Second)
+			tracker.Meet(node)
+			if a, w := silence(), witness(); a != grace-time.Second || w != a {
+				t.Errorf("uid %s: its silence is %v, as a witness %v, want %v", uid, a, w, grace-time.Second)
+			}
+			time.Sleep(time.Hour)
+		}
+		if !tracker.Beat(&nodev1.HeartbeatRequest{Name: "a"}) || silence() != 0 || !tracker.Agent("a").Reported {
+			t.Errorf("after a heartbeat: %v", tracker.Agent("a"))
+		}
+		tracker.Forget("a")
+		tracker.Meet(node)
+		if a := tracker.Agent("a"); a.Reported || a.Silence != 0 {
+			t.Errorf("after it was forgotten: %v", a)
+		}
+	})
+}

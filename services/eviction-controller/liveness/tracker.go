@@ -24,6 +24,10 @@ type Tracker struct {
 }
 
 type agent struct {
+	uid        string // of its node; known is false until the node was met
+	known      bool
+	met        time.Duration // when the node was met
+	beats      bool          // false until the first heartbeat
 	lastBeat   time.Duration
 	bootID     string
 	notReady   string
@@ -62,12 +66,14 @@ func (t *Tracker) Beat(r *nodev1.HeartbeatRequest) bool {
 		return false
 	}
 	now, resumed := t.clock.read()
-	old, known := t.agents[r.GetName()]
-	next := agent{lastBeat: now, bootID: r.GetBootId(), notReady: r.GetNotReady(), conditions: old.conditions}
+	old := t.agents[r.GetName()]
+	next := old
+	next.beats, next.lastBeat, next.bootID, next.notReady = true, now, r.GetBootId(), r.GetNotReady()
 	if len(r.GetConditions()) > 0 {
 		next.conditions = r.GetConditions()
 	}
-	news := !known || now-old.lastBeat >= t.grace || old.lastBeat < max(resumed, t.renewed) || !next.says(old)
+	news := !old.beats || now-old.lastBeat >= t.grace || old.lastBeat < max(resumed, t.renewed, old.met) ||
+		!next.says(old)
 	t.agents[r.GetName()] = next
 	notify := t.changed
 	t.mu.Unlock()
@@ -95,14 +101,33 @@ func (t *Tracker) Agent(node string) plan.Agent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now, resumed := t.clock.read()
-	return t.agent(node, now, max(t.since, t.renewed, resumed))
+	return t.agent(node, now, max(t.since, t.renewed, resumed, t.agents[node].met))
+}
+
+// Meet records that a node exists: the silence of the agent of a node that is created later than the leadership begins
+// counts from its first call for that uid.
+func (t *Tracker) Meet(node *nodev1.Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	name, uid := node.GetMetadata().GetName(), node.GetMetadata().GetUid()
+	a := t.agents[name]
+	switch {
+	case a.known && a.uid == uid:
+		return
+	case a.known:
+		a.met, a.beats = t.clock.Now(), false // another node of that name
+	case !a.beats:
+		a.met = t.clock.Now()
+	}
+	a.uid, a.known = uid, true
+	t.agents[name] = a
 }
 
 // agent returns the state of an agent whose silence counts from begin at the earliest; a heartbeat before begin is
 // ignored.
 func (t *Tracker) agent(node string, now, begin time.Duration) plan.Agent {
-	a, known := t.agents[node]
-	if !known || a.lastBeat < begin {
+	a := t.agents[node]
+	if !a.beats || a.lastBeat < begin {
 		return plan.Agent{Silence: now - begin}
 	}
 	return plan.Agent{
@@ -118,10 +143,12 @@ func (t *Tracker) Witnesses(nodes []*nodev1.Node) []plan.Witness {
 	now, resumed := t.clock.read()
 	out := make([]plan.Witness, len(nodes))
 	for i, n := range nodes {
-		out[i] = plan.Witness{
-			Zone: plan.Zone(n), ControlPlane: plan.ControlPlane(n),
-			Agent: t.agent(n.GetMetadata().GetName(), now, max(t.since, resumed)),
+		name := n.GetMetadata().GetName()
+		begin := max(t.since, resumed, t.agents[name].met)
+		if t.agents[name].uid != n.GetMetadata().GetUid() {
+			begin = now // it was created a moment ago
 		}
+		out[i] = plan.WitnessOf(n, t.agent(name, now, begin))
 	}
 	return out
 }

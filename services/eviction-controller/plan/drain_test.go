@@ -325,3 +325,26 @@ func TestADrainOfAnUnreachableNode(t *testing.T) {
 		t.Errorf("questions %v, want one eviction with a grace period of a second", p.Ask)
 	}
 }
+
+func TestADrainWithoutGraceRemovesObjectsAtOnceOnlyByForce(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		d := newDrain("d", Draining)
+		d.Spec.GracePeriodSeconds, d.Spec.Force = proto.Int32(0), proto.Bool(force)
+		p := Drain(DrainView{
+			Now: now(), Drain: d, Node: newNode(unschedulable), Known: true,
+			Pods: []*schedulingv1.Pod{newPod("p", managed("ReplicaSet"))},
+		})
+		if len(p.Ask) != 1 || p.Ask[0].Force != force || p.Ask[0].Grace == nil || *p.Ask[0].Grace != 0 {
+			t.Errorf("force %t: asks %v", force, p.Ask)
+		}
+	}
+}
+
+func TestADrainAsksForPodsOnlyAfterTheSchedulerHasSeenTheCordon(t *testing.T) {
+	node := newNode(unschedulable)
+	node.Metadata.ResourceVersion = "17"
+	p := Drain(DrainView{Now: now(), Drain: newDrain("d", Draining), Node: node, Known: true})
+	if len(p.Ask) != 1 || p.Ask[0].Verb != ListPods || p.Ask[0].Revision != "17" {
+		t.Errorf("asks %v", p.Ask)
+	}
+}

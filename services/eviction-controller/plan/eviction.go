@@ -31,6 +31,8 @@ type EvictionView struct {
 	Reachability
 	Tries   map[string]Try // evictions that were requested, by the uid of the pod
 	Settled time.Time      // until when nothing is evicted because this process was suspended; zero if it was not
+	Clock   Clock
+	Seen    map[string]time.Duration // uptimes at which pods were observed to be bound, by their uids
 }
 
 // Eviction is the decision about one pod because of taints.
@@ -42,6 +44,8 @@ type Eviction struct {
 	Reason  string    // for people
 
 	since *timestamppb.Timestamp // when the deciding taint was set
+	due   time.Time              // At, as if there were no doubt about the node's agent
+	held  bool                   // At is later than due because of that doubt
 }
 
 // Evictions returns which pods are deleted now because of the NoExecute taints of their node.
@@ -69,17 +73,48 @@ func Evictions(v EvictionView) Plan {
 
 // Deadlines returns for each pod of a node whether and when it is evicted. A pod is evicted at the earliest time that a
 // NoExecute taint gives: immediately if it does not tolerate the taint, else tolerationSeconds of the first matching
-// toleration after the taint was set. The times depend only on stored objects, so a restart does not change them. The
-// result is ordered by the time of the eviction, then by name.
+// toleration after the later of the taint and the pod's binding. The times depend only on stored objects, so a restart
+// does not change them. The result is ordered by the time of the eviction, then by name.
 func Deadlines(v EvictionView) []Eviction {
 	disrupted := new(Plan).disruption(&v.Reachability)
-	until := doubt(v.Now, v.Agent, v.Grace, disrupted)
+	d := doubts{doubt(v.Now, v.Agent, v.Grace, disrupted), "the node's agent may still send a heartbeat"}
+	if d.until.IsZero() {
+		if _, stopped := healthOf(v.Witnesses, Zone(v.Node), v.Grace).pace(0); stopped {
+			d = doubts{v.Now.Add(v.Grace / 2), "evictions are stopped since most nodes of its zone are lost"}
+		}
+	}
 	var out []Eviction
 	for _, pod := range v.Pods {
-		out = append(out, eviction(v, until, pod))
+		out = append(out, eviction(v, d, pod))
 	}
 	return InOrder(out)
 }
+
+// doubts is until when no pod is evicted for the silence of a node's agent, and why. The zero doubts is none.
+type doubts struct {
+	until time.Time
+	why   string
+}
+
+// nextDeadline returns the earliest time, after now, at which a pod of a node is to be evicted; zero if there is none.
+// stopped is whether pods are not evicted for the silence of agents.
+func nextDeadline(v EvictionView, stopped bool) time.Time {
+	var d doubts
+	if stopped {
+		d.until = forever
+	}
+	var first time.Time
+	for _, pod := range v.Pods {
+		e := eviction(v, d, pod)
+		if e.Verdict == Wait && !e.held && e.due.After(v.Now) && (first.IsZero() || e.due.Before(first)) {
+			first = e.due
+		}
+	}
+	return first
+}
+
+// forever is later than all times of evictions.
+var forever = time.Unix(1<<40, 0)
 
 // InOrder sorts evictions by their time, then by name; those without a time come last.
 func InOrder(list []Eviction) []Eviction {
@@ -102,7 +137,7 @@ func NoExecutes(node *nodev1.Node) bool {
 	})
 }
 
-func eviction(v EvictionView, doubt time.Time, pod *schedulingv1.Pod) Eviction {
+func eviction(v EvictionView, doubt doubts, pod *schedulingv1.Pod) Eviction {
 	e := Eviction{Pod: pod, Node: v.Node.GetMetadata().GetName(), Verdict: Keep}
 	switch {
 	case pod.GetMetadata().GetDeletionTimestamp() != nil:
@@ -120,15 +155,19 @@ func eviction(v EvictionView, doubt time.Time, pod *schedulingv1.Pod) Eviction {
 }
 
 // decide uses the earliest time that a NoExecute taint gives a pod.
-func (e *Eviction) decide(v EvictionView, doubt time.Time) {
+func (e *Eviction) decide(v EvictionView, doubt doubts) {
 	e.Reason = "it tolerates every NoExecute taint indefinitely"
 	for _, t := range v.Node.GetSpec().GetTaints() {
 		if t.GetEffect() != placement.NoExecute {
 			continue
 		}
-		at, why, leaves := deadline(v.Now, doubt, e.Pod, t)
+		due, why, leaves := deadline(v.Now, e.Pod, t)
+		at, held := v.afterSpan(due, e.Pod, t), markOf(t).silence() && due.Before(doubt.until)
+		if held = held && at.Before(doubt.until); held {
+			at, why = doubt.until, why+", and "+doubt.why
+		}
 		if leaves && (e.At.IsZero() || at.Before(e.At)) {
-			e.At, e.Reason, e.since = at, why, t.GetTimeAdded()
+			e.At, e.Reason, e.since, e.due, e.held = at, why, t.GetTimeAdded(), due, held
 		}
 	}
 	switch {
@@ -136,12 +175,12 @@ func (e *Eviction) decide(v EvictionView, doubt time.Time) {
 	case e.At.After(v.Now):
 		e.Verdict = Wait
 	default:
-		e.due(v)
+		e.evict(v)
 	}
 }
 
-// due evicts a pod whose time has come, unless that was tried a short while ago or this process was suspended.
-func (e *Eviction) due(v EvictionView) {
+// evict evicts a pod whose time has come, unless that was tried a short while ago or this process was suspended.
+func (e *Eviction) evict(v EvictionView) {
 	t := v.Tries[e.Pod.GetMetadata().GetUid()]
 	switch {
 	case v.Settled.After(v.Now):
@@ -157,11 +196,13 @@ func (e *Eviction) due(v EvictionView) {
 }
 
 // deadline returns when a pod is evicted for one taint, and why; leaves is false if it tolerates the taint
-// indefinitely.
-func deadline(now, doubt time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
+// indefinitely. The seconds of a toleration count from the later of the taint and the binding: otherwise a pod that is
+// bound later would be evicted at once, replaced, and so on without end.
+func deadline(now time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
 	if at = now; t.GetTimeAdded() != nil {
 		at = t.GetTimeAdded().AsTime()
 	}
+	from := ""
 	toleration := placement.FirstTolerating(pod.GetSpec().GetTolerations(), t)
 	switch {
 	case toleration == nil:
@@ -169,15 +210,29 @@ func deadline(now, doubt time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at 
 	case toleration.TolerationSeconds == nil:
 		return time.Time{}, "", false
 	default:
+		if bound := placement.BoundBy(pod); bound.After(at) {
+			at, from = bound, " from its binding"
+		}
 		s := max(toleration.GetTolerationSeconds(), 0)
 		at = at.Add(time.Duration(s) * time.Second)
-		why = fmt.Sprintf("it tolerates the taint %s for %d s", TaintText(t), s)
-	}
-	if markOf(t).silence() && at.Before(doubt) {
-		at = doubt
-		why += ", and the node's agent may still send a heartbeat"
+		why = fmt.Sprintf("it tolerates the taint %s for %d s%s", TaintText(t), s, from)
 	}
 	return at, why, true
+}
+
+// afterSpan returns when a pod is evicted that is due at a time by the wall clock: not before the seconds of its
+// toleration have passed by the clock of the view, too, since the wall clock may have been set, or may differ from
+// those of other hosts.
+func (v EvictionView) afterSpan(due time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) time.Time {
+	toleration := placement.FirstTolerating(pod.GetSpec().GetTolerations(), t)
+	if v.Clock.Boot == "" || toleration.GetTolerationSeconds() <= 0 {
+		return due
+	}
+	span := time.Duration(toleration.GetTolerationSeconds()) * time.Second
+	if left := span - v.borne(pod, t); left > 0 && v.Now.Add(left).After(due) {
+		return v.Now.Add(left)
+	}
+	return due
 }
 
 // static reports whether a pod is a static pod, which the node's agent runs itself: deleting the object would not stop

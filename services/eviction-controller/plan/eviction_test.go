@@ -42,6 +42,15 @@ func tolerating(key string, seconds int32) func(*schedulingv1.Pod) {
 	}
 }
 
+// boundAt has a pod bound at a time relative to now.
+func boundAt(d time.Duration) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, &schedulingv1.PodCondition{
+			Type: placement.PodScheduled, Status: "True", LastTransitionTime: at(d),
+		})
+	}
+}
+
 func phase(phase string) func(*schedulingv1.Pod) {
 	return func(p *schedulingv1.Pod) { p.Status.Phase = proto.String(phase) }
 }
@@ -78,15 +87,58 @@ func TestEvictions(t *testing.T) {
 			newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint indefinitely",
 		},
 		{
+			"a toleration with Exists alone keeps a pod on a node with any taints",
+			[]*nodev1.Taint{since("k", -minute), since(unreachable, -minute)},
+			newPod("p", func(p *schedulingv1.Pod) {
+				p.Spec.Tolerations = []*schedulingv1.Toleration{{Operator: "Exists"}}
+			}), 0, "Keep: it tolerates every NoExecute taint indefinitely",
+		},
+		{
 			"a taint that is tolerated for a while evicts after it, counted from the taint",
 			[]*nodev1.Taint{since("k", -minute)},
 			newPod("p", tolerating("k", 300)), 0, "Wait 4m0s: it tolerates the taint k:NoExecute for 300 s",
+		},
+		{
+			"the former key of the document counts, for its 6000 seconds",
+			[]*nodev1.Taint{since(unreachable, -minute)},
+			newPod("p", tolerating("node.alpha.kubernetes.io/unreachable", 6000)), 0,
+			"Wait 1h39m0s: it tolerates the taint node.kubernetes.io/unreachable:NoExecute for 6000 s",
+		},
+		{
+			"that of a node that is not ready too",
+			[]*nodev1.Taint{since(placement.NotReadyTaint, -minute)},
+			newPod("p", tolerating("node.alpha.kubernetes.io/notReady", 6000)), 0,
+			"Wait 1h39m0s: it tolerates the taint node.kubernetes.io/not-ready:NoExecute for 6000 s",
 		},
 		{
 			"and at once when the time is over",
 			[]*nodev1.Taint{since("k", -minute)},
 			newPod("p", tolerating("k", 60)), 0,
 			"Evict 0s: it tolerates the taint k:NoExecute for 60 s",
+		},
+		{
+			"a pod that is bound after the taint gets its seconds from the end of the second in which it was bound",
+			[]*nodev1.Taint{since("k", -time.Hour)},
+			newPod("p", tolerating("k", 300), boundAt(-10*time.Second)), 0,
+			"Wait 4m51s: it tolerates the taint k:NoExecute for 300 s from its binding",
+		},
+		{
+			"also one that named its node when it was created",
+			[]*nodev1.Taint{since("k", -time.Hour)},
+			newPod("p", tolerating("k", 300), func(p *schedulingv1.Pod) { p.Metadata.CreationTimestamp = at(0) }), 0,
+			"Wait 5m1s: it tolerates the taint k:NoExecute for 300 s from its binding",
+		},
+		{
+			"one that was bound before has them from the taint",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p", tolerating("k", 300), boundAt(-time.Hour)), 0,
+			"Wait 4m0s: it tolerates the taint k:NoExecute for 300 s",
+		},
+		{
+			"one that does not tolerate the taint leaves at once, whenever it was bound",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p", boundAt(0)), 0,
+			"Evict -1m0s: it does not tolerate the taint k:NoExecute",
 		},
 		{
 			"no seconds are none",

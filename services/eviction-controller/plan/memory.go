@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 )
@@ -22,8 +25,16 @@ const (
 type Memory struct {
 	tries     map[object.Key]Try
 	refusals  map[question]Answer
-	turns     map[string]Turn // by zone
+	turns     map[string]Turn   // by zone
+	zones     map[string]string // states, by zone; absent means Normal
+	arrivals  map[object.Key]arrival
 	disrupted bool
+}
+
+// arrival is when a pod was observed to be bound to a node with a NoExecute taint.
+type arrival struct {
+	uid    string
+	uptime time.Duration
 }
 
 // question identifies a question of a drain.
@@ -52,7 +63,10 @@ type Try struct {
 
 // NewMemory returns an empty memory.
 func NewMemory() *Memory {
-	return &Memory{tries: map[object.Key]Try{}, refusals: map[question]Answer{}, turns: map[string]Turn{}}
+	return &Memory{
+		tries: map[object.Key]Try{}, refusals: map[question]Answer{}, turns: map[string]Turn{},
+		zones: map[string]string{}, arrivals: map[object.Key]arrival{},
+	}
 }
 
 // Done records an action that was carried out.
@@ -60,6 +74,11 @@ func (m *Memory) Done(a Action) {
 	switch a.Verb {
 	case TakeTurn:
 		m.turns[a.Zone] = a.Turn
+	case ChangeZone:
+		m.zones[a.Zone] = a.ZoneState
+		if a.ZoneState == Normal {
+			delete(m.zones, a.Zone)
+		}
 	case BeginDisruption:
 		m.disrupted = true
 	case EndDisruption:
@@ -131,6 +150,33 @@ func (m *Memory) Refusal(drain, verb string) Answer { return m.refusals[question
 // Turn returns the current turn in a zone; the zero Turn if there was none.
 func (m *Memory) Turn(zone string) Turn { return m.turns[zone] }
 
+// ZoneState returns the state of a zone at the last decision.
+func (m *Memory) ZoneState(zone string) string { return cmp.Or(m.zones[zone], Normal) }
+
+// Turns returns the current turns, by zone.
+func (m *Memory) Turns() map[string]Turn { return maps.Clone(m.turns) }
+
+// ZoneStates returns the states of the zones at the last decision, by zone; absent means Normal.
+func (m *Memory) ZoneStates() map[string]string { return maps.Clone(m.zones) }
+
+// Remember has an empty memory begin with what was decided before about the zones of some nodes. Zones that no node has
+// are left out.
+func (m *Memory) Remember(zones []*nodev1.ZoneMemory, disrupted bool, nodes []*nodev1.Node) {
+	m.disrupted = disrupted
+	known := map[string]*nodev1.ZoneMemory{}
+	for _, z := range zones {
+		known[z.GetZone()] = z
+	}
+	for _, n := range nodes {
+		key := Zone(n)
+		z := known[zoneName(key)]
+		m.Done(Action{Verb: ChangeZone, Zone: key, ZoneState: cmp.Or(z.GetState(), Normal)})
+		if z.GetTurnNode() != "" {
+			m.turns[key] = Turn{Node: z.GetTurnNode(), At: z.GetTurnTime().AsTime()}
+		}
+	}
+}
+
 // Disrupted reports whether there was a full disruption at the last decision; see disrupted.
 func (m *Memory) Disrupted() bool { return m.disrupted }
 
@@ -146,8 +192,27 @@ func (m *Memory) Blocked(namespace string) []string {
 	return slices.Compact(out)
 }
 
+// Bound records that a pod was bound to a node with a NoExecute taint; uptime is that of the present boot.
+func (m *Memory) Bound(pod *schedulingv1.Pod, uptime time.Duration) {
+	m.arrivals[object.KeyOf(pod)] = arrival{pod.GetMetadata().GetUid(), uptime}
+}
+
+// Seen returns when pods were recorded by Bound, by their uids.
+func (m *Memory) Seen(pods []*schedulingv1.Pod) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	for _, pod := range pods {
+		if s, ok := m.arrivals[object.KeyOf(pod)]; ok && s.uid == pod.GetMetadata().GetUid() {
+			out[s.uid] = s.uptime
+		}
+	}
+	return out
+}
+
 // Gone drops the state of a pod that is gone.
-func (m *Memory) Gone(pod object.Key) { delete(m.tries, pod) }
+func (m *Memory) Gone(pod object.Key) {
+	delete(m.tries, pod)
+	delete(m.arrivals, pod)
+}
 
 // Freed drops the refused evictions of a node, because one of its drains has ended.
 func (m *Memory) Freed(node string) {

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
@@ -27,6 +29,9 @@ const (
 
 // Ready is the type of the condition that reports whether a node can run pods.
 const Ready = "Ready"
+
+// TaintNode is the action that is held back while a node that is not ready gets no NoExecute taint.
+const TaintNode = "TaintNode"
 
 // Reasons of the Ready condition. Those for silence are Kubernetes' own, which tools depend on.
 const (
@@ -54,8 +59,11 @@ type NodeView struct {
 	Node   *nodev1.Node
 	Drains []*nodev1.Drain // those that name the node, in any order
 	Reachability
-	Turn  Turn          // the last one in the node's zone
-	Pause time.Duration // between two nodes of a zone whose pods are evicted for the silence of their agents
+	Turn  Turn                // the last one in the node's zone
+	Pause time.Duration       // between two nodes of a zone whose pods are evicted for the silence of their agents
+	Pods  []*schedulingv1.Pod // of the node, in any order
+	Known bool                // false until the list of pods was received from the scheduler
+	Clock Clock
 }
 
 // Node decides the state of a node: its conditions and taints, whether it is unschedulable, and whether a reboot has
@@ -79,9 +87,94 @@ func Node(v NodeView) Plan {
 	case disrupted:
 		p.Wake = v.Now.Add(v.Grace / 2) // a heartbeat of another node's agent does not trigger this node
 	}
+	p.zone(v)
+	next.Status.Evictions = p.evictions(v, next, disrupted)
+	Observe(next, v.Clock)
 	p.reboot(v, next)
 	p.storeNode(v.Node, next)
 	return p
+}
+
+// zone adds a change of the state of the node's zone to the plan. It is decided with each node of the zone; the other
+// nodes that are affected decide again.
+func (p *Plan) zone(v NodeView) {
+	if v.Given || len(v.Witnesses) == 0 {
+		return
+	}
+	zone := Zone(v.Node)
+	z := healthOf(v.Witnesses, zone, v.Grace)
+	if z.state != cmp.Or(v.ZoneState, Normal) {
+		p.Do = append(p.Do, Action{
+			Verb: ChangeZone, Object: object.Reference(v.Node), Zone: zone, ZoneState: z.state,
+			Reason: z.text(zone, v.Pause),
+		})
+	}
+	if z.state != Normal && !v.Agent.Healthy(v.Grace) {
+		p.wake(v.Now.Add(v.Grace / 2)) // a heartbeat of another node's agent does not trigger this node
+	}
+}
+
+// evictions returns what the status of the node reports about evictions; nil for a ready node that no pod has to leave.
+func (p *Plan) evictions(v NodeView, next *nodev1.Node, disrupted bool) *nodev1.NodeEvictions {
+	ready := find(next.GetStatus().GetConditions(), Ready)
+	out, had := &nodev1.NodeEvictions{}, v.Node.GetStatus().GetEvictions()
+	stopped := disrupted
+	if ready != nil && ready.GetStatus() != "True" {
+		zone := Zone(v.Node)
+		switch {
+		case v.Given:
+			return nil
+		case len(v.Witnesses) > 0:
+			z := healthOf(v.Witnesses, zone, v.Grace)
+			wait, slow := z.pace(v.Pause)
+			stopped = stopped || slow
+			out.Zone, out.ZoneState = zoneName(zone), z.state
+			if !stopped && wait > 0 {
+				out.NodesPerSecond = float64(time.Second) / float64(wait)
+			}
+			p.place(v, out, ready, accused(next), stopped, wait)
+		case had != nil: // the state of the agents is not known yet
+			out = proto.CloneOf(had)
+		default:
+			out.Zone, out.ZoneState = zoneName(zone), Normal
+		}
+	}
+	switch {
+	case !v.Known:
+		out.NextDeadline = had.GetNextDeadline()
+	case NoExecutes(next):
+		e := EvictionView{Now: v.Now, Node: next, Pods: v.Pods}
+		out.NextDeadline = object.Timestamp(nextDeadline(e, stopped))
+		p.wake(nextDeadline(e, stopped))
+	default:
+		out.NextDeadline = nil
+	}
+	out.Observed = had.GetObserved() // see Observe
+	if !NoExecutes(next) {
+		out.Observed = nil
+	}
+	if proto.Equal(out, &nodev1.NodeEvictions{}) {
+		return nil
+	}
+	return out
+}
+
+// place sets the place of a node in the queue of its zone.
+func (p *Plan) place(v NodeView, out *nodev1.NodeEvictions, ready *nodev1.NodeCondition, accused, stopped bool,
+	wait time.Duration,
+) {
+	if accused {
+		return
+	}
+	n, _ := ahead(v.Witnesses, Zone(v.Node), v.Node.GetMetadata().GetName(), v.Turn.Node,
+		ready.GetLastTransitionTime().AsTime())
+	out.QueuePosition = int32(min(n+1, mostQueue))
+	if stopped || n >= mostQueue {
+		return
+	}
+	if at := v.Turn.At.Add(wait * time.Duration(n+1)); at.After(v.Now) {
+		out.TurnTime = &timestamppb.Timestamp{Seconds: at.Unix()}
+	}
 }
 
 // leave decides whether pods have to leave the node for the silence of its agent. What it holds back is held back since
@@ -91,7 +184,7 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	hold := func(until time.Time, reason, unblock string) bool {
 		p.wake(until)
 		p.hold(&metav1.HeldBack{
-			Action: "TaintNode", Object: object.Reference(v.Node), Reason: reason, Unblock: unblock,
+			Action: TaintNode, Object: object.Reference(v.Node), Reason: reason, Unblock: unblock,
 			SinceTime: ready.GetLastTransitionTime(),
 		})
 		return false
@@ -100,22 +193,25 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	case ready == nil || ready.GetStatus() == "True":
 		return false
 	case disrupted:
-		return hold(time.Time{}, "no node's agent sends heartbeats, so it is more likely that this service is disconnected",
+		return hold(time.Time{}, noHeartbeats+", so it is more likely that this service is disconnected",
 			"an agent sends a heartbeat")
 	case accused(v.Node):
 		return true
 	case !v.Agent.Settled(v.Grace) && !v.Given:
-		return hold(time.Time{}, "its agent may still send a heartbeat within the grace period", "")
+		return hold(time.Time{}, maySpeak, "")
 	}
 	zone, name := Zone(v.Node), v.Node.GetMetadata().GetName()
-	wait, stopped := pace(v.Witnesses, zone, v.Grace, v.Pause)
+	wait, stopped := healthOf(v.Witnesses, zone, v.Grace).pace(v.Pause)
+	n, first := ahead(v.Witnesses, zone, name, v.Turn.Node, ready.GetLastTransitionTime().AsTime())
 	switch until := v.Turn.At.Add(wait); {
 	case stopped:
-		return hold(v.Now.Add(v.Grace/2), "most nodes of its zone are lost", "more nodes of the zone are ready")
+		return hold(v.Now.Add(v.Grace/2), mostLost, "more nodes of the zone are ready")
 	case v.Turn.Node == name:
 		return true
 	case v.Turn.Node != "" && v.Now.Before(until):
-		return hold(until, fmt.Sprintf("node %s of its zone comes first", v.Turn.Node), "")
+		return hold(until, comesBefore(v.Turn.Node), "")
+	case n > 0:
+		return hold(v.Now.Add(comesFirst), comesBefore(first), "")
 	}
 	p.Do = append(p.Do, Action{
 		Verb: TakeTurn, Object: object.Reference(v.Node), Zone: zone,

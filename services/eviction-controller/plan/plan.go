@@ -33,6 +33,7 @@ const (
 	ReleasePermit   = "ReleaseDisruptionPermit" // release the permit that is held for Action.Machine
 	ReleaseDrain    = "ReleaseDrain"            // write Action.Drain, whose Finalizer is removed, and drop its state
 	TakeTurn        = "TakeTurn"                // record Action.Turn for Action.Zone
+	ChangeZone      = "ChangeZone"              // record Action.ZoneState for Action.Zone, and reconcile its nodes
 	BeginDisruption = "BeginDisruption"         // record it, and reconcile the nodes that are not ready
 	EndDisruption   = "EndDisruption"           // the same; the silence of every agent counts from now
 	RebootNode      = "RebootNode"              // order the node's agent to restart it
@@ -52,11 +53,12 @@ type Action struct {
 	Object *metav1.ObjectReference
 	Reason string // for people
 
-	Node    *nodev1.Node
-	Drain   *nodev1.Drain
-	Machine *metav1.ObjectReference
-	Zone    string
-	Turn    Turn
+	Node      *nodev1.Node
+	Drain     *nodev1.Drain
+	Machine   *metav1.ObjectReference
+	Zone      string
+	ZoneState string
+	Turn      Turn
 }
 
 // Question is what another service must answer before the next decision.
@@ -68,7 +70,11 @@ type Question struct {
 	Machine *metav1.ObjectReference
 	Pod     *schedulingv1.Pod
 	Grace   *int32 // of EvictPod, in seconds; nil means the pod's own grace period
+	Force   bool   // of EvictPod: the object is removed at once if Grace is 0
 	Drain   string // uid of the drain that asks; empty if no drain does
+	// Revision, of ListPods, is that of the node, which is unschedulable. No pod that the list lacks is bound to the node
+	// by a decision that was made before the scheduler had that revision.
+	Revision string
 }
 
 // Code classifies an Answer. The zero Code means that there is no answer.
@@ -121,6 +127,16 @@ func (p Plan) Does(verb string) bool {
 // Asks reports whether a question is part of the plan.
 func (p Plan) Asks(verb string) bool {
 	return slices.ContainsFunc(p.Ask, func(q Question) bool { return q.Verb == verb })
+}
+
+// HeldReason returns why an action is held back; empty if it is not.
+func (p Plan) HeldReason(action string) string {
+	for _, h := range p.Held {
+		if h.GetAction() == action {
+			return h.GetReason()
+		}
+	}
+	return ""
 }
 
 // NodeAfter returns a node as it is after the plan that was made for it.

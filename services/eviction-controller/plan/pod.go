@@ -162,6 +162,7 @@ func (p *draining) evict(v DrainView) {
 		p.status = before
 		p.Ask = append(p.Ask, Question{
 			Verb: ListPods, Object: nodeReference(v), Reason: "no pod is left according to the watch", Drain: uidOf(v.Drain),
+			Revision: v.Node.GetMetadata().GetResourceVersion(),
 		})
 	case p.status.GetEvictedPods() == 0:
 		p.emptied(v, "no pods had to leave the node")
@@ -223,7 +224,7 @@ func (p *draining) consider(v DrainView, pod PodVerdict) {
 	if pod.Delete {
 		q.Verb = DeletePod
 	} else {
-		q.Grace = v.Drain.GetSpec().GracePeriodSeconds
+		q.Grace, q.Force = v.Drain.GetSpec().GracePeriodSeconds, v.Drain.GetSpec().GetForce()
 		if w := waits(v); w.Grace != nil {
 			q.Grace = w.Grace
 		}

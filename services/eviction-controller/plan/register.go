@@ -95,6 +95,7 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 	seen.Conditions,
 		seen.Phase = conditions(NodeView{Now: now, Node: node, Reachability: Reachability{Agent: agent, Grace: 1}}),
 		node.GetStatus().GetPhase()
+	seen.Evictions = node.GetStatus().GetEvictions() // whatever the agent sends
 	node.Status = seen
 	return node
 }

@@ -239,9 +239,12 @@ func (c *cluster) agent(name string) Agent {
 }
 
 func (c *cluster) reachability(name string) Reachability {
-	h := Reachability{Agent: c.agent(name), Grace: grace, Disrupted: c.memory.Disrupted()}
+	h := Reachability{
+		Agent: c.agent(name), Grace: grace, Disrupted: c.memory.Disrupted(),
+		ZoneState: c.memory.ZoneState(Zone(c.nodes[name])),
+	}
 	for _, n := range sorted(c.nodes) {
-		w := Witness{Zone: Zone(n), ControlPlane: ControlPlane(n), Agent: c.agent(n.Metadata.Name)}
+		w := WitnessOf(n, c.agent(n.Metadata.Name))
 		h.Witnesses = append(h.Witnesses, w)
 	}
 	return h
@@ -277,7 +280,7 @@ func (c *cluster) decisions() []decision {
 		out = append(out, decision{about: "node " + name, with: func([]Answered) Plan {
 			return Node(NodeView{
 				Now: c.clock, Node: c.nodes[name], Drains: c.drainsOf(name), Reachability: c.reachability(name),
-				Turn: c.memory.Turn(Zone(c.nodes[name])), Pause: scenarioPause,
+				Turn: c.memory.Turn(Zone(c.nodes[name])), Pause: scenarioPause, Pods: c.podsOn(name), Known: true,
 			})
 		}}, decision{about: "pods of " + name, with: func([]Answered) Plan {
 			return Evictions(EvictionView{
@@ -393,6 +396,8 @@ func (c *cluster) do(about string, p Plan) (changed bool) {
 			c.renewed = c.clock
 		case BeginDisruption:
 			c.printf("a full disruption begins")
+		case ChangeZone:
+			c.printf("%s", a.Reason)
 		case TakeTurn:
 			c.printf("%s has its turn in zone %s", about, a.Zone)
 		case RebootNode:

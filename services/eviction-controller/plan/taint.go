@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -172,3 +173,112 @@ func (a Agent) Healthy(grace time.Duration) bool {
 
 // Settled reports whether the state of an agent is known: it sent a heartbeat, or its grace period is over.
 func (a Agent) Settled(grace time.Duration) bool { return a.Reported || a.Silence >= grace }
+
+// What is done with a taint; see TaintChange.
+const (
+	AddTaint    = "Add"
+	RemoveTaint = "Remove"
+	KeepTaint   = "Keep"
+	HoldTaint   = "Hold" // it would be added, but something delays that
+)
+
+// TaintChange is what a decision about a node does with one taint.
+type TaintChange struct {
+	Change string
+	Taint  *nodev1.Taint
+	Reason string // for people
+}
+
+// TaintChanges returns what a plan for a node does with its taints: those that stay or are added, in their order, then
+// the one that is held back and those that are removed. p is the plan for v.
+func TaintChanges(v NodeView, p Plan) []TaintChange {
+	before, after := v.Node.GetSpec().GetTaints(), p.NodeAfter(v.Node)
+	has := func(list []*nodev1.Taint, m mark) bool {
+		return slices.ContainsFunc(list, func(t *nodev1.Taint) bool { return markOf(t) == m })
+	}
+	var out []TaintChange
+	for _, t := range after.GetSpec().GetTaints() {
+		c := TaintChange{Change: KeepTaint, Taint: t, Reason: markOf(t).because(after, HeldBy(v.Node, v.Drains))}
+		if !has(before, markOf(t)) {
+			c.Change = AddTaint
+		}
+		out = append(out, c)
+	}
+	why := p.HeldReason(TaintNode)
+	if m, ok := silenceOf(after); ok && why != "" && !has(after.GetSpec().GetTaints(), m) {
+		out = append(out, TaintChange{
+			Change: HoldTaint, Taint: &nodev1.Taint{Key: m.key, Effect: m.effect}, Reason: why,
+		})
+	}
+	for _, t := range before {
+		if m := markOf(t); !has(after.GetSpec().GetTaints(), m) {
+			out = append(out, TaintChange{Change: RemoveTaint, Taint: t, Reason: m.noLonger(after, why)})
+		}
+	}
+	return out
+}
+
+// silenceOf returns the NoExecute taint that belongs to the Ready condition of a node; ok is false if none does.
+func silenceOf(node *nodev1.Node) (m mark, ok bool) {
+	for _, m := range marksOf(node.GetStatus().GetConditions(), true, false) {
+		if m.silence() {
+			return m, true
+		}
+	}
+	return mark{}, false
+}
+
+// because returns why a node has a taint. held is what holds it unschedulable.
+func (m mark) because(node *nodev1.Node, held []string) string {
+	if !m.own() {
+		return "users and other services set and remove it"
+	}
+	switch m.key {
+	case placement.NotReadyTaint, placement.UnreachableTaint:
+		why := readyText(node)
+		if m.effect == placement.NoExecute {
+			why += ", so its pods have to leave"
+		}
+		return why
+	case placement.UnschedulableTaint:
+		return "the node is unschedulable because of " + strings.Join(held, " and ")
+	}
+	return "the node has the condition " + m.condition()
+}
+
+// noLonger returns why a taint is removed. held is why the node's NoExecute taint is held back; empty if it is not.
+func (m mark) noLonger(node *nodev1.Node, held string) string {
+	switch m.key {
+	case placement.NotReadyTaint, placement.UnreachableTaint:
+		if m.effect == placement.NoExecute && held != "" {
+			return held
+		}
+		return readyText(node)
+	case placement.UnschedulableTaint:
+		return "no cordon and no drain holds the node"
+	}
+	return "the node no longer has the condition " + m.condition()
+}
+
+// condition returns the type of the condition that a taint belongs to; empty if it belongs to none.
+func (m mark) condition() string {
+	for _, t := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"} {
+		if taintOf(t) == m.key {
+			return t
+		}
+	}
+	return ""
+}
+
+// readyText describes the Ready condition of a node for people.
+func readyText(node *nodev1.Node) string {
+	ready := find(node.GetStatus().GetConditions(), Ready)
+	if ready == nil {
+		return "it is not known whether the node is ready"
+	}
+	text := "its Ready condition is " + ready.GetStatus()
+	if ready.GetMessage() != "" {
+		text += " (" + ready.GetMessage() + ")"
+	}
+	return text
+}

@@ -235,7 +235,10 @@ func TestDisrupted(t *testing.T) {
 		{"one that was silent for long is no witness", []Witness{worker(lost), worker(quiet)}, true},
 		{"one that may still send a heartbeat in time is", []Witness{worker(lost), worker(Agent{})}, false},
 		{"one that says that it is not ready is none", []Witness{worker(lost), worker(unready)}, true},
-		{"the control plane does not count beside others", []Witness{worker(lost), master(well)}, true},
+		{"a control plane that sends heartbeats is a witness", []Witness{worker(lost), master(well)}, false},
+		{"also if it is not ready", []Witness{worker(lost), master(unready)}, false},
+		{"one that is silent for long is none", []Witness{worker(lost), master(quiet)}, true},
+		{"alone it counts like any node", []Witness{master(lost), master(unready)}, true},
 		{"alone it does", []Witness{master(lost), master(well)}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,7 +1,10 @@
 package plan
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -10,11 +13,35 @@ import (
 
 // Limits of a partial disruption of a zone, as in Kubernetes.
 const (
-	leastBad  = 3    // nodes that are lost
-	mostBad   = 0.55 // of the nodes of the zone
-	largeZone = 50   // nodes; in a larger zone evictions continue at a lower rate
-	slowdown  = 10   // factor of the pause between two nodes of such a zone
+	leastBad  = 3  // nodes that are lost
+	mostBad   = 55 // percent of the nodes of the zone, from which on it is disrupted
+	largeZone = 50 // nodes; in a larger zone evictions continue at a lower rate
+	slowdown  = 10 // factor of the pause between two nodes of such a zone
 )
+
+// States of a zone, as in Kubernetes.
+const (
+	Normal            = "Normal"
+	PartialDisruption = "PartialDisruption"
+	FullDisruption    = "FullDisruption"
+)
+
+const (
+	// mostQueue is the largest place in a zone's queue that is recorded. Each turn moves all places, so it bounds the
+	// writes of nodes at each turn.
+	mostQueue = 100
+	// comesFirst is how soon a node decides again whose turn it would be if the nodes before it had taken theirs.
+	comesFirst = 200 * time.Millisecond
+)
+
+// What holds back the NoExecute taint of a node, for people.
+const (
+	noHeartbeats = "no node's agent sends heartbeats"
+	mostLost     = "most nodes of its zone are lost"
+	maySpeak     = "its agent may still send a heartbeat within the grace period"
+)
+
+func comesBefore(node string) string { return fmt.Sprintf("node %s of its zone comes first", node) }
 
 // Reachability is the state of a node's agent, and whether this service receives heartbeats at all. The zero
 // Reachability is for a given node: it leaves no doubt.
@@ -24,8 +51,18 @@ type Reachability struct {
 	// Witnesses are the agents of all nodes. They may be left out if there was no disruption and the agent is healthy or
 	// not settled.
 	Witnesses []Witness
-	Disrupted bool // whether there was a full disruption at the last decision
-	Given     bool // the node is not a live one: it has no agent, and its conditions are taken as they are
+	Disrupted bool   // whether there was a full disruption of all zones at the last decision
+	ZoneState string // state of the node's zone at the last decision; empty means Normal
+	Given     bool   // the node is not a live one: it has no agent, and its conditions are taken as they are
+}
+
+// NeedsWitnesses reports whether a decision depends on the agents of all nodes, given the state of the node's own.
+func (h Reachability) NeedsWitnesses() bool {
+	if h.Agent.Healthy(h.Grace) {
+		// It may be the first to send a heartbeat again, or its zone may have recovered with it.
+		return h.Disrupted || cmp.Or(h.ZoneState, Normal) != Normal
+	}
+	return h.Agent.Settled(h.Grace)
 }
 
 // disruption decides whether there is a full disruption now, and adds its begin or end to the plan. It is relevant only
@@ -43,7 +80,7 @@ func (p *Plan) disruption(h *Reachability) bool {
 			h.Agent = Agent{}
 		}
 	case now && !h.Disrupted:
-		p.Do = append(p.Do, Action{Verb: BeginDisruption, Reason: "no node's agent sends heartbeats"})
+		p.Do = append(p.Do, Action{Verb: BeginDisruption, Reason: noHeartbeats})
 	}
 	return now && !h.Agent.Healthy(h.Grace)
 }
@@ -57,6 +94,42 @@ type Witness struct {
 	Zone         string // see Zone
 	ControlPlane bool
 	Agent        Agent
+
+	Name  string
+	Waits time.Time // since when the node is not ready, while it has no NoExecute taint for that; zero otherwise
+}
+
+// WitnessOf returns the agent of a node as a witness.
+func WitnessOf(node *nodev1.Node, agent Agent) Witness {
+	w := Witness{Zone: Zone(node), ControlPlane: ControlPlane(node), Agent: agent, Name: node.GetMetadata().GetName()}
+	ready := find(node.GetStatus().GetConditions(), Ready)
+	if ready != nil && ready.GetStatus() != "True" && !accused(node) {
+		w.Waits = ready.GetLastTransitionTime().AsTime()
+	}
+	return w
+}
+
+// givenWitness returns the agent of a given node as a witness: as it is after the Ready condition of the node follows
+// it.
+func givenWitness(now time.Time, node *nodev1.Node, agent Agent, grace time.Duration) Witness {
+	next := &nodev1.Node{
+		Metadata: node.GetMetadata(), Spec: node.GetSpec(),
+		Status: &nodev1.NodeStatus{
+			Conditions: conditions(NodeView{Now: now, Node: node, Reachability: Reachability{Agent: agent, Grace: grace}}),
+		},
+	}
+	return WitnessOf(next, agent)
+}
+
+// givenAgentOf returns the agent of a given node as the node's Ready condition shows it.
+func givenAgentOf(node *nodev1.Node, grace time.Duration) Agent {
+	switch ready := find(node.GetStatus().GetConditions(), Ready); ready.GetStatus() {
+	case "False":
+		return Agent{Reported: true, NotReady: cmp.Or(ready.GetMessage(), ready.GetReason(), "the agent gives no reason")}
+	case "Unknown":
+		return Agent{Silence: grace}
+	}
+	return Agent{Reported: true}
 }
 
 // Zone returns the zone that a node is counted in, by its region and zone labels; the nodes without labels form one
@@ -66,46 +139,93 @@ func Zone(node *nodev1.Node) string {
 	return region + "/" + zone
 }
 
-// counting returns the witnesses that count. Control-plane nodes count only if there are no other nodes.
-func counting(nodes []Witness) []Witness {
-	if slices.ContainsFunc(nodes, func(w Witness) bool { return !w.ControlPlane }) {
-		return slices.DeleteFunc(slices.Clone(nodes), func(w Witness) bool { return w.ControlPlane })
-	}
-	return nodes
-}
-
-// disrupted reports a full disruption: of the nodes that count, none is ready. Then it is more likely that this service
-// is disconnected than that all nodes failed together, and no pod is evicted. An agent that was silent for half the
-// grace period does not count as ready: of nodes that fail together, one is always the first to be lost. An agent whose
-// silence has only begun to count does. Source: Kubernetes' node lifecycle controller.
+// disrupted reports a full disruption of all zones: of the nodes that count, none is ready, and no agent of the control
+// plane sends heartbeats. Then it is more likely that this service is disconnected than that all nodes failed together,
+// and no pod is evicted. An agent that was silent for half the grace period does not count: of nodes that fail
+// together, one is always the first to be lost. An agent whose silence has only begun to count does. Source:
+// Kubernetes' node lifecycle controller, which has no agents of the control plane.
 func disrupted(nodes []Witness, grace time.Duration) bool {
-	nodes = counting(nodes)
+	workers := slices.ContainsFunc(nodes, func(w Witness) bool { return !w.ControlPlane })
 	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(w Witness) bool {
-		return w.Agent.NotReady == "" && w.Agent.Silence < grace/2
+		beats := w.Agent.Silence < grace/2
+		return beats && (w.Agent.NotReady == "" || workers && w.ControlPlane)
 	})
 }
 
-// pace returns the time between two nodes of a zone whose pods have to leave for the silence of their agents: pause,
-// unless most, but not all, of the zone is lost. Then it is ten times as long in a large zone, and in a small one
-// evictions stop: stopped is true.
-func pace(nodes []Witness, zone string, grace, pause time.Duration) (wait time.Duration, stopped bool) {
-	var total, bad int
-	for _, w := range counting(nodes) {
-		if w.Zone != zone {
+// zoneHealth is the state of a zone.
+type zoneHealth struct {
+	state       string
+	lost, total int // nodes that count
+}
+
+// healthOf returns the state of a zone. Control-plane nodes count only if there are no other nodes.
+func healthOf(nodes []Witness, zone string, grace time.Duration) zoneHealth {
+	z := zoneHealth{state: Normal}
+	workers := slices.ContainsFunc(nodes, func(w Witness) bool { return !w.ControlPlane })
+	for _, w := range nodes {
+		if w.Zone != zone || workers && w.ControlPlane {
 			continue
 		}
-		total++
+		z.total++
 		if w.Agent.NotReady != "" || w.Agent.Silence >= grace {
-			bad++
+			z.lost++
 		}
 	}
 	switch {
-	case bad < leastBad || bad == total || float64(bad) < mostBad*float64(total):
+	case z.total > 0 && z.lost == z.total:
+		z.state = FullDisruption
+	case z.lost >= leastBad && 100*z.lost >= mostBad*z.total:
+		z.state = PartialDisruption
+	}
+	return z
+}
+
+// pace returns the time between two nodes of the zone whose pods have to leave for the silence of their agents: pause,
+// unless most, but not all, of the zone is lost. Then it is ten times as long in a large zone, and in a small one
+// evictions stop: stopped is true.
+func (z zoneHealth) pace(pause time.Duration) (wait time.Duration, stopped bool) {
+	switch {
+	case z.state != PartialDisruption:
 		return pause, false
-	case total > largeZone:
+	case z.total > largeZone:
 		return slowdown * pause, false
 	}
 	return 0, true
+}
+
+// text describes the state of a zone for people.
+func (z zoneHealth) text(zone string, pause time.Duration) string {
+	effect := ""
+	switch wait, stopped := z.pace(pause); {
+	case stopped:
+		effect = "; evictions from them are stopped"
+	case z.state == PartialDisruption:
+		effect = fmt.Sprintf("; one node in %v has to be left", wait)
+	}
+	return fmt.Sprintf("zone %q is in state %s: %d of its %d nodes are lost%s", zoneName(zone), z.state, z.lost, z.total,
+		effect)
+}
+
+// zoneName returns a zone for people: see NodeEvictions.zone.
+func zoneName(zone string) string { return strings.Trim(zone, "/") }
+
+// ahead returns how many nodes of a zone come before a node in the queue for the NoExecute taint: those that are not
+// ready for longer, and of those for equally long the ones with lesser names. holder has its turn and is not counted.
+func ahead(nodes []Witness, zone, name, holder string, since time.Time) (n int, first string) {
+	var least Witness
+	for _, w := range nodes {
+		before := func(since time.Time, name string) bool {
+			return w.Waits.Before(since) || w.Waits.Equal(since) && w.Name < name
+		}
+		if w.Zone != zone || w.Waits.IsZero() || w.Name == name || w.Name == holder || !before(since, name) {
+			continue
+		}
+		n++
+		if first == "" || before(least.Waits, least.Name) {
+			first, least = w.Name, w
+		}
+	}
+	return n, first
 }
 
 // doubt returns until when no pod is evicted for the silence of a node's agent; zero means that the agent is certainly

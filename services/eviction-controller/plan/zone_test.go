@@ -4,7 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/protobuf/testing/protocmp"
 )
 
 // lost is an agent that was silent for the grace.
@@ -23,6 +26,9 @@ func TestPace(t *testing.T) {
 		{"much of a small zone stops it", 2, 3, 0, true},
 		{"also of the largest small one", 22, 28, 0, true},
 		{"much of a large zone slows it down", 22, 29, 100 * time.Second, false},
+		{"exactly 55 % is much", 9, 11, 0, true},
+		{"and 55 % of a hundred", 45, 55, 100 * time.Second, false},
+		{"54 % is not", 46, 54, 10 * time.Second, false},
 		{"a zone that is lost altogether is no special case", 0, 8, 10 * time.Second, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -36,8 +42,9 @@ func TestPace(t *testing.T) {
 			for range tc.lost {
 				nodes = append(nodes, Witness{Zone: "z", Agent: Agent{Silence: grace}})
 			}
-			if wait, stopped := pace(nodes, "z", grace, 10*time.Second); wait != tc.wait || stopped != tc.stopped {
-				t.Errorf("Pace = %v, %v, want %v, %v", wait, stopped, tc.wait, tc.stopped)
+			z := healthOf(nodes, "z", grace)
+			if wait, stopped := z.pace(10 * time.Second); wait != tc.wait || stopped != tc.stopped {
+				t.Errorf("%v paces %v, %v, want %v, %v", z, wait, stopped, tc.wait, tc.stopped)
 			}
 		})
 	}
@@ -155,5 +162,151 @@ func TestAFullDisruptionBeginsAndEnds(t *testing.T) {
 				t.Errorf("Evictions = %v, asks %v", evictions.Do, evictions.Ask)
 			}
 		})
+	}
+}
+
+// zoneOf returns the witnesses of a zone: so many healthy nodes, and lost ones by name that became so one second after
+// the other.
+func zoneOf(well int, names ...string) []Witness {
+	var nodes []Witness
+	for range well {
+		nodes = append(nodes, Witness{Zone: "/", Agent: Agent{Reported: true}})
+	}
+	for i, name := range names {
+		nodes = append(nodes, Witness{
+			Zone: "/", Agent: lost, Name: name, Waits: at(time.Duration(i-len(names)) * time.Second).AsTime(),
+		})
+	}
+	return nodes
+}
+
+func TestEvictionsStopForNodesThatWereTaintedBeforeTheirZoneWasDisrupted(t *testing.T) {
+	node := newNode(tainted(since("node.kubernetes.io/unreachable", -time.Hour), since("k", -time.Hour)))
+	v := EvictionView{
+		Now: now(), Node: node, Reachability: Reachability{Grace: grace, Agent: lost, Witnesses: zoneOf(2, "a", "b", "c")},
+		Pods: []*schedulingv1.Pod{
+			newPod("p", tolerating("k", -1)), newPod("q", tolerating("node.kubernetes.io/unreachable", 60), tolerating("k", -1)),
+			newPod("r", tolerating("node.kubernetes.io/unreachable", -1)),
+		},
+	}
+	var got []string
+	for _, e := range Deadlines(v) {
+		got = append(got, e.Pod.Metadata.Name+" "+e.Verdict+" "+e.Reason)
+	}
+	const stopped = ", and evictions are stopped since most nodes of its zone are lost"
+	if diff := cmp.Diff([]string{
+		"r Evict it does not tolerate the taint k:NoExecute",
+		"p Wait it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute" + stopped,
+		"q Wait it tolerates the taint node.kubernetes.io/unreachable:NoExecute for 60 s" + stopped,
+	}, got); diff != "" {
+		t.Errorf("in a stopped zone (-want +got):\n%s", diff)
+	}
+	v.Witnesses = zoneOf(3, "a", "b")
+	if p := Evictions(v); len(p.Ask) != 3 {
+		t.Errorf("once the zone has recovered, %d pods are evicted", len(p.Ask))
+	}
+}
+
+func TestANodeReportsItsZoneItsPlaceAndItsNextEviction(t *testing.T) {
+	unknown := observed(seen(readyUnknown(), -time.Second, -time.Hour))
+	silence := since("node.kubernetes.io/unreachable", -10*time.Second)
+	pods := []*schedulingv1.Pod{
+		newPod("p", tolerating("node.kubernetes.io/unreachable", 300)),
+		newPod("q", tolerating("node.kubernetes.io/unreachable", 60)),
+		newPod("r", tolerating("node.kubernetes.io/unreachable", -1)),
+	}
+	for _, tc := range []struct {
+		name  string
+		node  *nodev1.Node
+		zone  []Witness
+		last  Turn
+		state string // at the last decision
+		want  *nodev1.NodeEvictions
+		does  string
+		waits string
+	}{
+		{
+			name: "a node that waits after two others", node: newNode(unknown), zone: zoneOf(9, "y", "x", "a", "b"),
+			last: Turn{Node: "z", At: now().Add(-4 * time.Second)},
+			want: &nodev1.NodeEvictions{
+				ZoneState: Normal, NodesPerSecond: 0.1, QueuePosition: 3,
+				TurnTime: at(26 * time.Second),
+			},
+			waits: "node z of its zone comes first",
+		},
+		{
+			name: "a turn is taken in the order of the queue", node: newNode(unknown), zone: zoneOf(9, "y", "x", "a"),
+			last:  Turn{Node: "z", At: now().Add(-time.Minute)},
+			want:  &nodev1.NodeEvictions{ZoneState: Normal, NodesPerSecond: 0.1, QueuePosition: 3},
+			waits: "node y of its zone comes first",
+		},
+		{
+			name: "a node that is tainted", node: newNode(unknown, tainted(silence)), zone: zoneOf(9, "a"),
+			want: &nodev1.NodeEvictions{ZoneState: Normal, NodesPerSecond: 0.1, NextDeadline: at(50 * time.Second)},
+		},
+		{
+			name: "a node of a zone that is disrupted", node: newNode(unknown, tainted(silence)), zone: zoneOf(2, "a", "b", "c"),
+			want: &nodev1.NodeEvictions{ZoneState: PartialDisruption},
+			does: `zone "" is in state PartialDisruption: 3 of its 5 nodes are lost; evictions from them are stopped`,
+		},
+		{
+			name: "one of a zone that is known to be", node: newNode(unknown), zone: zoneOf(2, "a", "b", "c"),
+			state: PartialDisruption, want: &nodev1.NodeEvictions{ZoneState: PartialDisruption, QueuePosition: 2},
+			waits: "most nodes of its zone are lost",
+		},
+		{
+			name: "one of a large zone", node: newNode(unknown, tainted(silence)), zone: zoneOf(1, make([]string, 60)...),
+			state: PartialDisruption,
+			want:  &nodev1.NodeEvictions{ZoneState: PartialDisruption, NodesPerSecond: 0.01, NextDeadline: at(50 * time.Second)},
+		},
+		{
+			name: "a zone that has recovered", node: newNode(unknown, tainted(silence)), zone: zoneOf(4, "a", "b"),
+			state: PartialDisruption,
+			want:  &nodev1.NodeEvictions{ZoneState: Normal, NodesPerSecond: 0.1, NextDeadline: at(50 * time.Second)},
+			does:  `zone "" is in state Normal: 2 of its 6 nodes are lost`,
+		},
+		{
+			name: "the only worker is lost and a control-plane agent sends heartbeats", node: newNode(unknown, tainted(silence)),
+			zone: append(zoneOf(0, "a"), Witness{Zone: "/", ControlPlane: true, Agent: Agent{Reported: true}}),
+			want: &nodev1.NodeEvictions{ZoneState: FullDisruption, NodesPerSecond: 0.1, NextDeadline: at(50 * time.Second)},
+			does: `zone "" is in state FullDisruption: 1 of its 1 nodes are lost`,
+		},
+		{
+			name: "every node is lost", node: newNode(unknown, tainted(silence)), zone: zoneOf(0, "a"), state: FullDisruption,
+			want:  &nodev1.NodeEvictions{ZoneState: FullDisruption, QueuePosition: 1},
+			waits: "no node's agent sends heartbeats, so it is more likely that this service is disconnected",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := Node(NodeView{
+				Now: now(), Node: tc.node, Pods: pods, Known: true, Turn: tc.last, Pause: 10 * time.Second,
+				Reachability: Reachability{Grace: grace, Agent: lost, Witnesses: tc.zone, ZoneState: tc.state},
+			})
+			if diff := cmp.Diff(tc.want, p.NodeAfter(tc.node).Status.Evictions, protocmp.Transform()); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			does := ""
+			for _, a := range p.Do {
+				if a.Verb == ChangeZone {
+					does = a.Reason
+				}
+			}
+			if does != tc.does || p.HeldReason(TaintNode) != tc.waits {
+				t.Errorf("reports %q, waits for %q", does, p.HeldReason(TaintNode))
+			}
+			if next := tc.want.NextDeadline; next != nil && p.Wake.After(next.AsTime()) {
+				t.Errorf("wakes at %v", p.Wake)
+			}
+		})
+	}
+	ready := newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour)))
+	ready.Status.Evictions = &nodev1.NodeEvictions{ZoneState: Normal}
+	p := Node(NodeView{
+		Now: now(), Node: ready, Pods: pods, Known: true, Reachability: Reachability{
+			Grace: grace, Agent: Agent{Reported: true},
+		},
+	})
+	if e := p.NodeAfter(ready).Status.Evictions; e != nil {
+		t.Errorf("a ready node reports %v", e)
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,14 +11,15 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Pods lists the pods of a node as they are now.
+// Pods lists the pods of a node as they are now. An empty revision of the node means any.
 type Pods interface {
-	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
+	On(ctx context.Context, node, revision string) ([]*schedulingv1.Pod, error)
 }
 
 // Eviction serves EvictionService, which returns the plans of drains and of taint-based evictions.
@@ -37,46 +39,140 @@ func NewEviction(tables *kinds.Tables, views Views, pods Pods) *Eviction {
 func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) (
 	*schedulingv1.PlanEvictionsResponse, error,
 ) {
+	if fields := mixedEvictions(r); len(fields) > 0 {
+		return nil, rpcerr.Invalid(fields...)
+	}
+	if r.GetNodes() != nil {
+		return s.course(ctx, r)
+	}
+	if r.GetNode() != nil {
+		v := plan.EvictionView{
+			Now: timeOf(r.GetNow()), Node: r.GetNode(),
+			Pods: givenPods(r.GetNode().GetMetadata().GetName(), r.GetPods()),
+		}
+		out := evictionsOf(plan.Deadlines(v), plan.Evictions(v).Wake)
+		out.PlannedUntil = object.Timestamp(v.Now)
+		return out, nil
+	}
 	nodes, err := s.tainted(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if _, known := s.views.Pods(""); r.GetPods() == nil && !known {
+	if _, known := s.views.Pods(""); !known {
 		return nil, rpcerr.Unavailable("the list of pods was not received from the scheduler yet: give pods, or try again")
 	}
-	out := &schedulingv1.PlanEvictionsResponse{}
 	var all []plan.Eviction
 	var first time.Time
 	for _, n := range nodes {
 		v := s.views.Evictions(n)
-		if r.GetNode() != nil {
-			v.Reachability, v.Settled = plan.Reachability{}, time.Time{} // a given node has no live agent
-		}
-		if r.GetPods() != nil {
-			v.Pods, v.Tries = givenPods(n.GetMetadata().GetName(), r.GetPods()), nil
-		}
 		all = append(all, plan.Deadlines(v)...)
 		if wakes := plan.Evictions(v).Wake; first.IsZero() || (!wakes.IsZero() && wakes.Before(first)) {
 			first = wakes
 		}
 	}
-	for _, e := range plan.InOrder(all) {
+	out := evictionsOf(plan.InOrder(all), first)
+	out.Nodes = s.unwell(r.GetNodeName())
+	return out, nil
+}
+
+func evictionsOf(list []plan.Eviction, wake time.Time) *schedulingv1.PlanEvictionsResponse {
+	out := &schedulingv1.PlanEvictionsResponse{WakeTime: object.Timestamp(wake)}
+	for _, e := range list {
 		out.Evictions = append(out.Evictions, &schedulingv1.PlanEvictionsResponse_Eviction{
 			Namespace: e.Pod.GetMetadata().GetNamespace(), Name: e.Pod.GetMetadata().GetName(), Node: e.Node,
 			Verdict: e.Verdict, Time: object.Timestamp(e.At), Reason: e.Reason,
 		})
 	}
-	out.WakeTime = object.Timestamp(first)
+	return out
+}
+
+// mixedEvictions returns what is missing in a request, or is not for live nodes.
+func mixedEvictions(r *schedulingv1.PlanEvictionsRequest) (fields []object.Fault) {
+	fault := func(path, text string) { fields = append(fields, object.Fault{Path: path, Description: text}) }
+	given := r.GetNode() != nil || r.GetNodes() != nil
+	over := len(r.GetEvents()) > 0 || r.GetSpan().AsDuration() > 0 || len(r.GetAgents())+len(r.GetMemory()) > 0 ||
+		r.GetDisrupted() || r.GetBootId() != "" || r.GetUptime() != nil
+	switch {
+	case r.GetNode() != nil && r.GetNodes() != nil:
+		fault("node", "give either node or nodes")
+	case given && r.GetNodeName() != "":
+		fault("nodeName", "names a live node, and nodes are given")
+	case given && r.GetPods() == nil:
+		fault("pods", "give the pods too, at least an empty list: live ones are not mixed with given objects")
+	case r.GetNode() != nil && over:
+		fault("nodes", "give nodes instead of node: only these have agents, zones and a clock, and events happen to them")
+	case !given && (r.GetPods() != nil || over || r.GetNow() != nil):
+		fields = append(fields, nodesToo)
+	}
+	return append(fields, atMost("pods.items", len(r.GetPods().GetItems()), maxPods)...)
+}
+
+// course plays what happens to the given nodes and pods over time.
+func (s *Eviction) course(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) (
+	*schedulingv1.PlanEvictionsResponse, error,
+) {
+	given, err := givenCluster(r.GetNodes().GetItems(), r.GetAgents(), r.GetMemory(), r.GetDisrupted())
+	if err != nil {
+		return nil, err
+	}
+	given.Now, given.Pods = timeOf(r.GetNow()), r.GetPods().GetItems()
+	given.Clock = plan.Clock{Boot: r.GetBootId(), Uptime: r.GetUptime().AsDuration()}
+	given.Grace, given.Pause = s.views.Paces()
+	c := plan.NewCourse(given, r.GetEvents(), r.GetSpan().AsDuration())
+	for more := true; more; {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		var wrong *plan.Fault
+		if more, wrong = c.Next(); wrong != nil {
+			return nil, rpcerr.Invalid(object.Fault{
+				Path: fmt.Sprintf("events[%d].%s", wrong.Place, wrong.Field), Description: wrong.Text,
+			})
+		}
+	}
+	out := evictionsOf(c.Evictions(), c.Wake())
+	out.PlannedUntil = object.Timestamp(c.Until())
+	nodes, waits := c.Unwell()
+	for i, n := range nodes {
+		out.Nodes = append(out.Nodes, &schedulingv1.PlanEvictionsResponse_Node{
+			Name: n.GetMetadata().GetName(), Evictions: n.GetStatus().GetEvictions(), WaitsFor: waits[i],
+		})
+	}
+	for _, step := range c.Steps {
+		next := &schedulingv1.PlanEvictionsResponse_Step{
+			Time: object.Timestamp(step.At), After: durationpb.New(step.After), Action: step.Action, Node: step.Node,
+			Value: step.Value, Reason: step.Reason,
+		}
+		if step.Pod != nil {
+			next.Pod = object.Reference(step.Pod)
+		}
+		out.Steps = append(out.Steps, next)
+	}
 	return out, nil
 }
 
-// tainted returns the nodes that a request asks about: the given one, the named one, or all that have a NoExecute
-// taint.
+// unwell returns the nodes that are not ready or have a NoExecute taint, or one of them, with the state of their zones
+// and their places in the queue.
+func (s *Eviction) unwell(name string) []*schedulingv1.PlanEvictionsResponse_Node {
+	var out []*schedulingv1.PlanEvictionsResponse_Node
+	for _, n := range s.tables.Nodes.All() {
+		if name != "" && n.GetMetadata().GetName() != name {
+			continue
+		}
+		v := s.views.Node(n)
+		p := plan.Node(v)
+		if e := p.NodeAfter(n).GetStatus().GetEvictions(); e != nil {
+			out = append(out, &schedulingv1.PlanEvictionsResponse_Node{
+				Name: n.GetMetadata().GetName(), Evictions: e, WaitsFor: p.HeldReason(plan.TaintNode),
+			})
+		}
+	}
+	return out
+}
+
+// tainted returns the live nodes that a request asks about: the named one, or all that have a NoExecute taint.
 func (s *Eviction) tainted(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) ([]*nodev1.Node, error) {
-	switch {
-	case r.GetNode() != nil:
-		return []*nodev1.Node{r.GetNode()}, nil
-	case r.GetNodeName() != "":
+	if r.GetNodeName() != "" {
 		n, err := s.tables.Nodes.Get(ctx, "", r.GetNodeName())
 		return []*nodev1.Node{n}, err
 	}
@@ -124,15 +220,19 @@ func (s *Eviction) list(ctx context.Context, v plan.DrainView, given bool, quest
 	a := plan.Answer{Code: plan.Granted, At: time.Now().UTC(), Pods: v.Pods}
 	if !given {
 		var err error
-		if a.Pods, err = s.pods.On(ctx, v.Drain.GetSpec().GetNodeName()); err != nil {
+		if a.Pods, err = s.pods.On(ctx, v.Drain.GetSpec().GetNodeName(), ""); err != nil {
 			a.Code, a.Why = plan.Away, status.Convert(err).Message()
 		}
 	}
 	return []plan.Answered{{Question: questions[0], Answer: a}}
 }
 
-// drainView returns the controller's view of a drain, with what the request gives in place of the live objects.
+// drainView returns the controller's view of a live or given drain of a live node, or the view of given objects alone.
 func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainRequest) (plan.DrainView, error) {
+	given := r.GetNode() != nil || r.GetPods() != nil || r.GetBudgets() != nil
+	if fields := mixedDrain(r); given && len(fields) > 0 {
+		return plan.DrainView{}, rpcerr.Invalid(fields...)
+	}
 	d := r.GetDrain()
 	if d == nil {
 		if r.GetName() == "" {
@@ -144,18 +244,35 @@ func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainReque
 		}
 	}
 	name := d.GetSpec().GetNodeName()
-	if name == "" {
+	switch {
+	case name == "":
 		return plan.DrainView{}, rpcerr.Invalid(object.Fault{Path: "drain.spec.nodeName", Description: "must be given"})
+	case !given:
+		return s.views.Drain(d), nil
 	}
-	v := s.views.Drain(d)
-	if r.GetNode() != nil {
-		v.Node = r.GetNode()
+	return plan.DrainView{
+		Now: time.Now().UTC(), Drain: d, Node: r.GetNode(), Pods: givenPods(name, r.GetPods()), Known: true,
+		Budgets: r.GetBudgets().GetItems(),
+	}, nil
+}
+
+// mixedDrain returns what is missing in a request that gives objects.
+func mixedDrain(r *schedulingv1.PlanDrainRequest) []object.Fault {
+	fields := atMost("pods.items", len(r.GetPods().GetItems()), maxPods)
+	for _, f := range []struct {
+		path  string
+		given bool
+	}{
+		{"budgets", r.GetBudgets() != nil},
+		{"drain", r.GetDrain() != nil},
+		{"node", r.GetNode() != nil},
+		{"pods", r.GetPods() != nil},
+	} {
+		if !f.given {
+			fields = append(fields, object.Fault{
+				Path: f.path, Description: "must be given too: live objects are not mixed with given ones",
+			})
+		}
 	}
-	if r.GetPods() != nil {
-		v.Pods, v.Known, v.Tries = givenPods(name, r.GetPods()), true, nil
-	}
-	if r.GetBudgets() != nil {
-		v.Budgets = r.GetBudgets().GetItems()
-	}
-	return v, nil
+	return fields
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -29,6 +30,10 @@ type Views interface {
 	Node(node *nodev1.Node) plan.NodeView
 	Evictions(node *nodev1.Node) plan.EvictionView
 	Drain(d *nodev1.Drain) plan.DrainView
+	Zones() plan.ZonesView
+	// Paces returns the silence after which an agent counts as lost, and the time between two nodes of a zone whose pods
+	// are evicted for the silence of their agents.
+	Paces() (grace, pause time.Duration)
 	// Pods returns the pods of a node. known is false until the list of pods was received from the scheduler.
 	Pods(node string) (pods []*schedulingv1.Pod, known bool)
 }
@@ -126,22 +131,12 @@ func (s *Node) giveBack(ctx context.Context, name string) error {
 
 // PlanNode returns what the controller would make of a node. For a given node, only the request is taken into account.
 func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1.PlanNodeResponse, error) {
-	var v plan.NodeView
-	switch {
-	case r.GetNode() != nil:
-		v = s.views.Node(given(ctx, r.GetNode()))
-		v.Reachability = plan.Reachability{
-			Agent: plan.Agent{Reported: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}, Grace: v.Grace,
-			Given: true,
-		}
-	case r.GetName() == "":
-		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a node"})
-	default:
-		node, err := s.tables.Nodes.Get(ctx, "", r.GetName())
-		if err != nil {
-			return nil, err
-		}
-		v = s.views.Node(node)
+	v, err := s.view(ctx, r.GetName(), r.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	if r.GetNode() != nil {
+		v.Agent = plan.Agent{Reported: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}
 	}
 	p := plan.Node(v)
 	node := p.NodeAfter(v.Node)
@@ -150,6 +145,86 @@ func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1
 		Unschedulable: node.GetSpec().GetUnschedulable(), HeldBy: plan.HeldBy(v.Node, v.Drains),
 		WakeTime: object.Timestamp(p.Wake),
 	}, nil
+}
+
+// PlanTaints returns what the controller would do with the taints of a node.
+func (s *Node) PlanTaints(ctx context.Context, r *nodev1.PlanTaintsRequest) (*nodev1.PlanTaintsResponse, error) {
+	switch on := r.GetAgent().GetNode(); {
+	case r.GetNode() == nil && (r.GetAgent() != nil || r.GetNow() != nil):
+		return nil, rpcerr.Invalid(object.Fault{
+			Path: "node", Description: "give the node too: a given agent or time is not mixed with live objects",
+		})
+	case on != "" && on != r.GetNode().GetMetadata().GetName():
+		return nil, rpcerr.Invalid(object.Fault{Path: "agent.node", Description: "is not the name of the given node"})
+	}
+	v, err := s.view(ctx, r.GetName(), r.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	if r.GetNow() != nil {
+		v.Now = r.GetNow().AsTime()
+	}
+	if r.GetAgent() != nil {
+		v.Agent = agentOf(r.GetAgent())
+	}
+	p := plan.Node(v)
+	out := &nodev1.PlanTaintsResponse{
+		Taints: p.NodeAfter(v.Node).GetSpec().GetTaints(), WakeTime: object.Timestamp(p.Wake),
+	}
+	for _, c := range plan.TaintChanges(v, p) {
+		out.Changes = append(out.Changes, &nodev1.PlanTaintsResponse_Change{
+			Change: c.Change, Taint: c.Taint, Reason: c.Reason,
+		})
+	}
+	return out, nil
+}
+
+// mostWaiting is how many nodes that wait for a taint are listed.
+const mostWaiting = 100
+
+// PlanZones returns the states of the live zones, or of those of given nodes.
+func (s *Node) PlanZones(_ context.Context, r *nodev1.PlanZonesRequest) (*nodev1.PlanZonesResponse, error) {
+	v := s.views.Zones
+	if r.GetNodes() != nil {
+		given, err := givenCluster(r.GetNodes().GetItems(), r.GetAgents(), r.GetMemory(), r.GetDisrupted())
+		if err != nil {
+			return nil, err
+		}
+		given.Now = timeOf(r.GetNow())
+		given.Grace, given.Pause = s.views.Paces()
+		v = given.Zones
+	} else if len(r.GetAgents())+len(r.GetMemory()) > 0 || r.GetNow() != nil || r.GetDisrupted() {
+		return nil, rpcerr.Invalid(nodesToo)
+	}
+	zones, disrupted, reason := plan.Zones(v())
+	out := &nodev1.PlanZonesResponse{Disrupted: disrupted, Reason: reason}
+	for _, z := range zones {
+		out.Zones = append(out.Zones, &nodev1.PlanZonesResponse_Zone{
+			Zone: z.Zone, State: z.State, PreviousState: z.Was, Nodes: int32(z.Total), Lost: int32(z.Lost),
+			NodesPerSecond: z.Rate, Reason: z.Reason, NextNode: z.Next, NextTime: object.Timestamp(z.At), NextReason: z.Why,
+			Waiting: z.Waiting[:min(len(z.Waiting), mostWaiting)], WaitingCount: int32(len(z.Waiting)),
+		})
+	}
+	return out, nil
+}
+
+// view returns the controller's view of a live node, or the view of a given one: nothing live is mixed with it.
+func (s *Node) view(ctx context.Context, name string, node *nodev1.Node) (plan.NodeView, error) {
+	switch {
+	case node != nil:
+		grace, pause := s.views.Paces()
+		return plan.NodeView{
+			Now: time.Now().UTC(), Node: given(ctx, node), Reachability: plan.Reachability{Grace: grace, Given: true},
+			Pause: pause,
+		}, nil
+	case name == "":
+		return plan.NodeView{}, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a node"})
+	}
+	live, err := s.tables.Nodes.Get(ctx, "", name)
+	if err != nil {
+		return plan.NodeView{}, err
+	}
+	return s.views.Node(live), nil
 }
 
 // given returns the node of a request as it would be stored: an unschedulable node gets a cordon of the caller.

@@ -127,6 +127,13 @@ func (o *podOwner) note(ch resource.Change[*schedulingv1.Pod]) {
 	}
 }
 
+// SettleBindings has nothing to wait for: only tests bind pods.
+func (o *podOwner) SettleBindings(context.Context, *schedulingv1.SettleBindingsRequest) (
+	*schedulingv1.SettleBindingsResponse, error,
+) {
+	return &schedulingv1.SettleBindingsResponse{}, nil
+}
+
 // EvictPod decides by the budgets of the pod's namespace, which all name their pods by the label "app".
 func (o *podOwner) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*schedulingv1.EvictPodResponse,
 	error,

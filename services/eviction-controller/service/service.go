@@ -39,6 +39,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	p.Metrics.MustRegister(recorder)
 	conn, err := p.Dial(guardian)
 	if err != nil {
 		return nil, err
@@ -60,15 +61,15 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Events: recorder, Retry: cfg.retry, Log: p.Log,
 	})
 
-	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, views, evictor))
-	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits,
+	schedulingv1.RegisterEvictionServiceServer(p.Services, server.NewEviction(tables, views, evictor))
+	nodev1.RegisterNodeAgentServiceServer(p.Services, server.NewAgent(tables, tracker, permits,
 		machinev1.NewMachineServiceClient(machineAPI), p.Log))
 	p.Tables.Add(tables.Nodes, &nodev1.NodeService_ServiceDesc, server.NewNode(tables, views, permits))
 	p.Tables.Add(tables.Drains, &nodev1.DrainService_ServiceDesc, nil)
 	return []serve.Part{
 		recorder.Run, awake.Run, pods.Run, budgets.Run,
 		p.Lead(etcd, control.Lead),
-	}, recorder.Register(p.GRPC)
+	}, recorder.Register(p.Services)
 }
 
 // owners returns the watches of pods and budgets and the client of their owner, the scheduler.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
+	admissionregistrationv1 "github.com/windlass-dev/windlass/gen/windlass/admissionregistration/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -18,6 +20,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 
+	"github.com/windlass-dev/windlass/services/scheduler/admission/files"
+	placementplan "github.com/windlass-dev/windlass/services/scheduler/placement/plan"
+	volume "github.com/windlass-dev/windlass/services/scheduler/volume/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
@@ -30,21 +35,28 @@ type Tables struct {
 	Deployments            *resource.Table[*schedulingv1.Deployment]
 	DaemonSets             *resource.Table[*schedulingv1.DaemonSet]
 	StatefulSets           *resource.Table[*schedulingv1.StatefulSet]
+	Revisions              *resource.Table[*schedulingv1.ControllerRevision]
 	Jobs                   *resource.Table[*schedulingv1.Job]
+	CronJobs               *resource.Table[*schedulingv1.CronJob]
 	Services               *resource.Table[*schedulingv1.Service]
 	Budgets                *resource.Table[*schedulingv1.PodDisruptionBudget]
+	PriorityClasses        *resource.Table[*schedulingv1.PriorityClass]
 	Volumes                *resource.Table[*schedulingv1.PersistentVolume]
 	Claims                 *resource.Table[*schedulingv1.PersistentVolumeClaim]
+	StorageClasses         *resource.Table[*schedulingv1.StorageClass]
 	Policies               *resource.Table[*schedulingv1.Policy]
 	AdmissionConfigs       *resource.Table[*schedulingv1.AdmissionConfig]
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
+	MutatingWebhooks       *resource.Table[*admissionregistrationv1.MutatingWebhookConfiguration]
+	ValidatingWebhooks     *resource.Table[*admissionregistrationv1.ValidatingWebhookConfiguration]
 	ClusterRoles           *resource.Table[*rbacv1.ClusterRole]
 	Roles                  *resource.Table[*rbacv1.Role]
 	ClusterRoleBindings    *resource.Table[*rbacv1.ClusterRoleBinding]
 	RoleBindings           *resource.Table[*rbacv1.RoleBinding]
 
-	cfg Config
-	all []resource.Untyped
+	cfg      Config
+	all      []resource.Untyped
+	reviewed []*metav1.ResourceType // the kinds whose writes webhooks may be called for
 }
 
 // NodeLookup is what the rules of pods need to know of nodes.
@@ -53,17 +65,31 @@ type NodeLookup interface {
 	HasNode(name string) bool
 }
 
-// Config is what the tables are made from; nothing in it may be nil but Now, which then is time.Now.
+// Config is what the tables are made from; nothing in it may be nil but MayUseClass, Creating, Webhooks, and Now,
+// which then is time.Now.
 type Config struct {
 	Store     *store.Store
 	Validator protovalidate.Validator
 	Nodes     NodeLookup
 	// MayBind reports whether a caller may say on which node a pod of a namespace runs.
 	MayBind func(by identity.Caller, namespace, pod string) bool
+	// MayUseClass reports whether a caller may create pods of a priority class of the system in a namespace; nil means
+	// that only this service may.
+	MayUseClass func(by identity.Caller, namespace, class string) bool
 	// Policy says which rights the writer of a role or a binding has.
 	Policy *identity.Policy
-	Now    func() time.Time
-	Log    *slog.Logger
+	// Creating completes pods that are about to be stored; see resource.Config. It may be nil.
+	Creating func(pods []*schedulingv1.Pod) *resource.Creation[*schedulingv1.Pod]
+	// MaxDisks is how many disks of a kind a node can have attached; 0 if the operator does not say.
+	MaxDisks int
+	// Webhooks calls custom admission controllers; if it is nil, none can be configured.
+	Webhooks Webhooks
+	// AdmissionFiles has the files that admission plugins are configured by.
+	AdmissionFiles files.Directory
+	// WebhooksAllowed are the addresses that they and extenders may have, as webhook.Allowed describes them.
+	WebhooksAllowed []string
+	Now             func() time.Time
+	Log             *slog.Logger
 }
 
 // New returns the tables over a store. Nothing is read before they run. Owners come before their dependents, which is
@@ -73,68 +99,90 @@ func New(cfg Config) *Tables {
 		cfg.Now = time.Now
 	}
 	t := &Tables{cfg: cfg}
-	t.Namespaces = table(t, resource.Config[*schedulingv1.Namespace]{
+	t.Namespaces = reviewed(t, resource.Config[*schedulingv1.Namespace]{
 		Default: defaultNamespace, Admit: admitNamespace, Finalizers: []string{plan.NamespaceFinalizer},
 	})
-	t.Deployments = table(t, resource.Config[*schedulingv1.Deployment]{
+	t.Deployments = reviewed(t, resource.Config[*schedulingv1.Deployment]{
 		Default: defaultDeployment, Validate: validateDeployment, ValidateUpdate: validateDeploymentUpdate,
 		Admit: templates(t, func(o *schedulingv1.Deployment) *schedulingv1.PodTemplateSpec {
 			return o.GetSpec().GetTemplate()
 		}),
 	})
-	t.DaemonSets = table(t, resource.Config[*schedulingv1.DaemonSet]{
+	t.DaemonSets = reviewed(t, resource.Config[*schedulingv1.DaemonSet]{
 		Default: defaultDaemonSet, Validate: validateDaemonSet, ValidateUpdate: validateDaemonSetUpdate,
-		Admit: admitDaemonSet,
+		Admit: t.admitDaemonSet,
 	})
-	t.StatefulSets = table(t, resource.Config[*schedulingv1.StatefulSet]{
+	t.StatefulSets = reviewed(t, resource.Config[*schedulingv1.StatefulSet]{
 		Default: defaultStatefulSet, Validate: validateStatefulSet, ValidateUpdate: validateStatefulSetUpdate,
 		Admit: templates(t, func(o *schedulingv1.StatefulSet) *schedulingv1.PodTemplateSpec {
 			return o.GetSpec().GetTemplate()
 		}),
 	})
-	t.Jobs = table(t, resource.Config[*schedulingv1.Job]{
+	t.Revisions = table(t, resource.Config[*schedulingv1.ControllerRevision]{
+		Indexes: map[string]func(*schedulingv1.ControllerRevision) []string{
+			unmanaged: unmanagedIn[*schedulingv1.ControllerRevision],
+		},
+	})
+	t.CronJobs = reviewed(t, resource.Config[*schedulingv1.CronJob]{
+		Default: defaultCronJob, Validate: validateCronJob, Admit: admitCronJob(t),
+	})
+	t.Jobs = reviewed(t, resource.Config[*schedulingv1.Job]{
 		Default: defaultJob, Validate: validateJob, ValidateUpdate: validateJobUpdate,
 		Admit: templates(t, func(o *schedulingv1.Job) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
 	})
-	t.ReplicationControllers = table(t, resource.Config[*schedulingv1.ReplicationController]{
+	t.ReplicationControllers = reviewed(t, resource.Config[*schedulingv1.ReplicationController]{
 		Default: defaultReplicationController, Validate: validateReplicationController,
 		Admit: templates(t, func(o *schedulingv1.ReplicationController) *schedulingv1.PodTemplateSpec {
 			return o.GetSpec().GetTemplate()
 		}),
 	})
-	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
+	t.ReplicaSets = reviewed(t, resource.Config[*schedulingv1.ReplicaSet]{
 		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,
 		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{unmanaged: unmanagedIn[*schedulingv1.ReplicaSet]},
 		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec {
 			return o.GetSpec().GetTemplate()
 		}),
 	})
-	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
-		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
+	t.Pods = reviewed(t, resource.Config[*schedulingv1.Pod]{
+		Default: defaultPod, ValidateUpdate: placementplan.CheckPodUpdate, Admit: t.admitPod, Grace: t.podGrace,
+		Creating: cfg.Creating,
 		Indexes: map[string]func(*schedulingv1.Pod) []string{
 			ByNode:    func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
 			Ended:     ended,
+			ClaimsOf:  claimsOf,
 			unmanaged: unmanagedIn[*schedulingv1.Pod],
 		},
 	})
-	t.Services = table(t, resource.Config[*schedulingv1.Service]{Default: defaultService, Validate: validateService})
-	t.Budgets = table(t, resource.Config[*schedulingv1.PodDisruptionBudget]{Validate: validateBudget})
-	t.Volumes = table(t, resource.Config[*schedulingv1.PersistentVolume]{Default: defaultVolume, Validate: validateVolume})
-	t.Claims = table(t, resource.Config[*schedulingv1.PersistentVolumeClaim]{
-		Default: defaultClaim, Validate: validateClaim, ValidateUpdate: validateClaimUpdate,
+	t.Services = reviewed(t, resource.Config[*schedulingv1.Service]{Default: defaultService, Validate: validateService})
+	t.Budgets = reviewed(t, resource.Config[*schedulingv1.PodDisruptionBudget]{Validate: validateBudget})
+	t.PriorityClasses = reviewed(t, resource.Config[*schedulingv1.PriorityClass]{
+		Default: defaultPriorityClass, ValidateUpdate: validatePriorityClassUpdate, Admit: t.admitPriorityClass,
+	})
+	t.Volumes = reviewed(t, resource.Config[*schedulingv1.PersistentVolume]{
+		Default: defaultVolume, Validate: validateVolume, ValidateUpdate: validateVolumeUpdate,
+		Finalizers: []string{volume.VolumeProtection}, Indexes: volumeIndexes(),
+	})
+	t.Claims = reviewed(t, resource.Config[*schedulingv1.PersistentVolumeClaim]{
+		Default: defaultClaim, Validate: validateClaim, ValidateUpdate: validateClaimUpdate, Admit: t.admitClaim,
+		Finalizers: []string{volume.ClaimProtection}, Indexes: claimIndexes(),
+	})
+	t.StorageClasses = table(t, resource.Config[*schedulingv1.StorageClass]{
+		Default: defaultStorageClass, Validate: validateStorageClass, ValidateUpdate: validateStorageClassUpdate,
 	})
 	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{
 		Default: t.defaultPolicy, Validate: validatePolicy,
-		Admit: admitPolicy,
+		Admit: t.admitPolicy,
 	})
 	t.AdmissionConfigs = table(t, resource.Config[*schedulingv1.AdmissionConfig]{
 		Default:  t.defaultAdmissionConfig,
-		Validate: validateAdmissionConfig,
+		Validate: t.validateAdmissionConfig,
 	})
 	t.MasterConfigs = table(t, resource.Config[*schedulingv1.KubernetesMasterConfig]{
 		Default:  t.defaultMasterConfig,
-		Validate: validateMasterConfig,
+		Validate: t.validateMasterConfig,
 	})
+	t.MutatingWebhooks = table(t, webhookRules[*admissionregistrationv1.MutatingWebhookConfiguration](t))
+	t.ValidatingWebhooks = table(t, webhookRules[*admissionregistrationv1.ValidatingWebhookConfiguration](t))
 	t.ClusterRoles = table(t, resource.Config[*rbacv1.ClusterRole]{
 		Validate: validateRole[*rbacv1.ClusterRole], Admit: admitRole[*rbacv1.ClusterRole](cfg.Policy),
 	})
@@ -158,7 +206,7 @@ func New(cfg Config) *Tables {
 const (
 	ByNode    = "spec.nodeName" // of pods
 	Ended     = "ended"         // of the pods that have ended alone, by "true"
-	unmanaged = "unmanaged"     // of pods and replica sets without a controller, by namespace
+	unmanaged = "unmanaged"     // of pods, replica sets and revisions without a controller, by namespace
 )
 
 func ended(p *schedulingv1.Pod) []string {
@@ -175,14 +223,15 @@ func unmanagedIn[T object.Object](o T) []string {
 	return []string{o.GetMetadata().GetNamespace()}
 }
 
-// ManagedBy returns the pods or replica sets of a namespace that the controller with a uid manages, ordered by name.
+// ManagedBy returns the pods, replica sets or revisions of a namespace that the controller with a uid manages, ordered
+// by name.
 func ManagedBy[T object.Object](t *resource.Table[T], namespace, uid string) []T {
 	return slices.DeleteFunc(t.ByIndex(resource.ByOwner, uid), func(o T) bool {
 		return object.ControllerOf(o).GetUid() != uid || o.GetMetadata().GetNamespace() != namespace
 	})
 }
 
-// Unmanaged returns the pods or replica sets of a namespace that have no controller, ordered by name.
+// Unmanaged returns the pods, replica sets or revisions of a namespace that have no controller, ordered by name.
 func Unmanaged[T object.Object](t *resource.Table[T], namespace string) []T {
 	return t.ByIndex(unmanaged, namespace)
 }
@@ -205,6 +254,18 @@ func table[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T
 	}
 	out := resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
 	t.all = append(t.all, out.Untyped())
+	return out
+}
+
+// MaxDisks returns how many disks of a kind the operator lets a node have attached; 0 means as many as are usual.
+func (t *Tables) MaxDisks() int { return t.cfg.MaxDisks }
+
+// reviewed returns the table of a kind like table, for whose writes custom admission controllers are called. Kinds that
+// configure admission and rights have none: a webhook that refuses everything must not prevent its repair.
+func reviewed[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T] {
+	cfg.Remote = webhooksOf[T](t)
+	out := table(t, cfg)
+	t.reviewed = append(t.reviewed, out.Type())
 	return out
 }
 

@@ -206,7 +206,24 @@ func TestLimitsThatMeanNothingAreRefused(t *testing.T) {
 			"more than all daemons may be missing", daemons(nil, text("101%")),
 			[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable"},
 		},
-		{"more than two on each node", daemons(text("101%"), nil), []string{"spec.updateStrategy.rollingUpdate.maxSurge"}},
+		{
+			"more than two on each node", daemons(text("101%"), number(0)),
+			[]string{"spec.updateStrategy.rollingUpdate.maxSurge"},
+		},
+		{"daemons may be beside each other", daemons(text("10%"), number(0)), nil},
+		{"daemons may be missing", daemons(number(0), text("10%")), nil},
+		{
+			"daemons may be both", daemons(number(1), text("10%")),
+			[]string{"spec.updateStrategy.rollingUpdate.maxSurge"},
+		},
+		{
+			"one may be missing unless that is ruled out", daemons(number(1), nil),
+			[]string{"spec.updateStrategy.rollingUpdate.maxSurge"},
+		},
+		{
+			"daemons can never move", daemons(text("0%"), number(0)),
+			[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable"},
+		},
 	} {
 		if got := wrong(c.err); !slices.Equal(got, c.want) || (c.err == nil) != (c.want == nil) {
 			t.Errorf("%s: wrong are %v, want %v: %v", c.what, got, c.want, c.err)
@@ -460,18 +477,11 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 	odd.Spec.Tolerations = []*schedulingv1.Toleration{
 		{Key: "disktype", Operator: "Exists", Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)},
 	}
-	seconds := "spec.template.spec.tolerations[0].tolerationSeconds: means nothing unless the effect is NoExecute"
+	seconds := "spec.template.spec.tolerations[0].tolerationSeconds: means nothing with the effect NoSchedule"
 	create := map[string]struct {
 		do   func(ctx context.Context) error
 		want []string
 	}{
-		"a policy with what is not built": {func(ctx context.Context) error {
-			_,
-				err := tab.Policies.Create(ctx, &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{
-				{Name: "HostName"}, {Name: "NoDiskConflict"},
-			}})
-			return err
-		}, []string{"stored and not built yet: NoDiskConflict"}},
 		"seconds in the template of a deployment": {func(ctx context.Context) error {
 			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{
 				Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: odd},
@@ -489,11 +499,14 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 				}})
 				return err
 			},
-			[]string{
-				seconds,
-				"spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes",
-			},
+			[]string{seconds},
 		},
+		"a stateful set": {func(ctx context.Context) error {
+			_, err := tab.StatefulSets.Create(ctx, &schedulingv1.StatefulSet{
+				Metadata: meta("s"), Spec: &schedulingv1.StatefulSetSpec{Selector: selector("a"), Template: template("a", "")},
+			})
+			return err
+		}, nil},
 		"nothing is odd about it": {func(ctx context.Context) error {
 			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("t"), Spec: &schedulingv1.DaemonSetSpec{
 				Selector: selector("a"), Template: template("a", ""),
@@ -521,8 +534,30 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q; %v", what, l.heard, c.want, err)
 		}
 	}
-	if _, err := tab.Policies.Delete(t.Context(), "", "default", nil); err != nil {
-		t.Errorf("a policy with what is not built cannot be deleted: %v", err)
+}
+
+func TestATemplateIsRefusedForWhatIsNotInForce(t *testing.T) {
+	tab := tables(t)
+	probed := template("a", "")
+	probed.Spec.Containers[0].ReadinessProbe = &structpb.Struct{Fields: map[string]*structpb.Value{
+		"exec": structpb.NewStringValue("true"),
+	}}
+	field := []string{"spec.template.spec.containers[0].readinessProbe"}
+	_, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
+		Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: probed},
+	})
+	if !slices.Equal(wrong(err), field) {
+		t.Errorf("Deployment = %v", err)
+	}
+	_, err = tab.DaemonSets.Create(t.Context(), &schedulingv1.DaemonSet{
+		Metadata: meta("d"), Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: probed},
+	})
+	if !slices.Equal(wrong(err), field) {
+		t.Errorf("DaemonSet = %v", err)
+	}
+	_, err = tab.Pods.Create(t.Context(), &schedulingv1.Pod{Metadata: meta("p"), Spec: probed.Spec})
+	if !slices.Equal(wrong(err), []string{"spec.containers[0].readinessProbe"}) {
+		t.Errorf("Pod = %v", err)
 	}
 }
 

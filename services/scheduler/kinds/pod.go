@@ -15,9 +15,6 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 )
 
-// DisruptionTarget is the condition of a pod that is evicted.
-const DisruptionTarget = "DisruptionTarget"
-
 // defaultPod fills in what every write must find there.
 func defaultPod(pod *schedulingv1.Pod) {
 	if pod.Spec != nil {
@@ -29,33 +26,6 @@ func defaultPod(pod *schedulingv1.Pod) {
 	if pod.Status.GetPhase() == "" {
 		pod.Status.Phase = proto.String(placement.Pending)
 	}
-}
-
-// validatePodUpdate refuses what cannot change while a pod lives. The binding of a pod is checked by admitPod, which
-// also checks new pods.
-func validatePodUpdate(old, pod *schedulingv1.Pod) []object.Fault {
-	was, is := old.GetSpec(), pod.GetSpec()
-	if proto.Equal(was, is) {
-		return nil
-	}
-	if was.GetNodeName() == "" && is.GetNodeName() != "" {
-		bound := proto.CloneOf(was)
-		bound.NodeName = is.GetNodeName()
-		if proto.Equal(bound, is) {
-			return nil
-		}
-	}
-	if len(is.GetSchedulingGates()) < len(was.GetSchedulingGates()) {
-		old = proto.CloneOf(old) // gates may be opened
-		old.Spec.SchedulingGates = is.GetSchedulingGates()
-	}
-	bad := plan.CheckUpdate(old, pod)
-	if was.ActiveDeadlineSeconds != nil &&
-		(is.ActiveDeadlineSeconds == nil || is.GetActiveDeadlineSeconds() > was.GetActiveDeadlineSeconds()) {
-		bad = append(bad, object.Fault{Path: "spec.activeDeadlineSeconds", Description: "can only become shorter"})
-	}
-	fields, _ := plan.ValidateSpec("spec", is)
-	return append(bad, fields...)
 }
 
 // podGrace says how long a pod stays once its deletion is asked for: one that runs on a node stays until its agent says
@@ -80,13 +50,17 @@ func (t *Tables) admitPod(w *resource.Write[*schedulingv1.Pod]) error {
 		return t.admitNew(w)
 	case w.Own:
 		return nil
-	case w.Old.GetSpec().GetNodeName() != w.New.GetSpec().GetNodeName():
-		return rpcerr.Invalid(object.Fault{
-			Path:        "spec.nodeName",
-			Description: "cannot be changed: a binding says where a pod runs",
-		})
-	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
-		return rpcerr.Forbidden("the status of a pod is written by the agent of its node alone, through PodAgentService")
+	}
+	return admitted(plan.AdmitUpdate(w.Old, w.New))
+}
+
+// admitted returns the error of a pod that admission refuses.
+func admitted(a plan.Admission) error {
+	switch {
+	case a.Forbidden != "":
+		return rpcerr.Forbidden(a.Forbidden)
+	case len(a.Fields) > 0:
+		return rpcerr.Invalid(a.Fields...)
 	}
 	return nil
 }
@@ -106,9 +80,15 @@ func (t *Tables) Bind(pod *schedulingv1.Pod, uid, node string) error {
 		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name,
 			"it has scheduling gates")
 	}
+	t.Place(pod, node)
+	return nil
+}
+
+// Place puts a pod on a node, whatever else of it says.
+func (t *Tables) Place(pod *schedulingv1.Pod, node string) {
 	pod.Spec.NodeName = node
 	t.SetPodCondition(pod, &schedulingv1.PodCondition{Type: plan.PodScheduled, Status: "True"})
-	return nil
+	pod.Status.NominatedNodeName = ""
 }
 
 // SetPodCondition puts a condition into a pod's status; the time of its transition moves only with its status.

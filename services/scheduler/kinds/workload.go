@@ -155,6 +155,7 @@ func defaultDaemonSet(d *schedulingv1.DaemonSet) {
 			s.UpdateStrategy.RollingUpdate = &schedulingv1.RollingUpdateDaemonSet{}
 		}
 		valueOr(&s.UpdateStrategy.RollingUpdate.MaxUnavailable, structpb.NewNumberValue(1))
+		valueOr(&s.UpdateStrategy.RollingUpdate.MaxSurge, structpb.NewNumberValue(0))
 	}
 	defaultTemplate(s.GetTemplate())
 }
@@ -166,101 +167,27 @@ func validateDaemonSet(d *schedulingv1.DaemonSet) []object.Fault {
 	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(),
 		allPercent)...)
 	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxSurge", rolling.GetMaxSurge(), allPercent)...)
-	if rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()) {
+	switch missing, surge := rolling.GetMaxUnavailable(), rolling.GetMaxSurge(); {
+	case rolling == nil:
+	case !given(missing) && !given(surge):
 		bad = append(bad, object.Fault{
 			Path:        "spec.updateStrategy.rollingUpdate.maxUnavailable",
-			Description: "cannot be 0: nothing could ever move",
+			Description: "cannot be 0 when maxSurge is 0: nothing could ever move",
 		})
+	case given(missing) && given(surge):
+		bad = append(bad, object.Fault{
+			Path:        "spec.updateStrategy.rollingUpdate.maxSurge",
+			Description: "cannot be set when maxUnavailable is not 0, which is 1 by default: set maxUnavailable to 0",
+		})
+	}
+	if err := workload.TemplateFault(s.GetTemplate()); err != nil {
+		bad = append(bad, object.Faultf("spec.template", "cannot be stored as a revision: %v", err))
 	}
 	return bad
 }
 
 func validateDaemonSetUpdate(old, d *schedulingv1.DaemonSet) []object.Fault {
 	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
-}
-
-func defaultStatefulSet(s *schedulingv1.StatefulSet) {
-	if s.Spec == nil {
-		s.Spec = &schedulingv1.StatefulSetSpec{}
-	}
-	numberOr(&s.Spec.Replicas, 1)
-	numberOr(&s.Spec.RevisionHistoryLimit, 10)
-	orElse(&s.Spec.PodManagementPolicy, "OrderedReady")
-	defaultTemplate(s.Spec.GetTemplate())
-}
-
-func validateStatefulSet(s *schedulingv1.StatefulSet) []object.Fault {
-	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()),
-		templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
-}
-
-func validateStatefulSetUpdate(old, s *schedulingv1.StatefulSet) []object.Fault {
-	was, is := old.GetSpec(), s.GetSpec()
-	bad := unchanged("spec.selector", was.GetSelector(), is.GetSelector())
-	if was.GetServiceName() != is.GetServiceName() {
-		bad = append(bad, object.Fault{Path: "spec.serviceName", Description: "cannot be changed"})
-	}
-	if was.GetPodManagementPolicy() != is.GetPodManagementPolicy() {
-		bad = append(bad, object.Fault{Path: "spec.podManagementPolicy", Description: "cannot be changed"})
-	}
-	return bad
-}
-
-// defaultJob makes the selector by which a job knows its pods: no other pods carry its uid.
-func defaultJob(j *schedulingv1.Job) {
-	if j.Spec == nil {
-		j.Spec = &schedulingv1.JobSpec{}
-	}
-	s := j.Spec
-	if s.Completions == nil && s.Parallelism == nil {
-		s.Completions = proto.Int32(1)
-	}
-	numberOr(&s.Parallelism, 1)
-	numberOr(&s.BackoffLimit, 6)
-	if s.CompletionMode == nil {
-		s.CompletionMode = proto.String("NonIndexed")
-	}
-	if s.Suspend == nil {
-		s.Suspend = proto.Bool(false)
-	}
-	if t := s.Template; t != nil && !s.GetManualSelector() {
-		if t.Metadata == nil {
-			t.Metadata = &metav1.ObjectMeta{}
-		}
-		if t.Metadata.Labels == nil {
-			t.Metadata.Labels = map[string]string{}
-		}
-		maps.Copy(t.Metadata.Labels, workload.JobLabels(j))
-		if s.Selector == nil {
-			s.Selector = workload.JobSelector(j)
-		}
-	}
-	defaultTemplate(s.GetTemplate())
-}
-
-func validateJob(j *schedulingv1.Job) []object.Fault {
-	s := j.GetSpec()
-	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartOnFailure,
-		restartNever)...)
-	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() &&
-		s.GetSelector().GetMatchLabels()[workload.ControllerUIDLabel] != want {
-		bad = append(bad,
-			object.Fault{Path: "spec.selector", Description: "is made by the server: leave it out, or set spec.manualSelector"})
-	}
-	return bad
-}
-
-func validateJobUpdate(old, j *schedulingv1.Job) []object.Fault {
-	was, is := old.GetSpec(), j.GetSpec()
-	bad := append(unchanged("spec.selector", was.GetSelector(), is.GetSelector()),
-		unchanged("spec.template", was.GetTemplate(), is.GetTemplate())...)
-	if was.GetCompletions() != is.GetCompletions() || (was.Completions == nil) != (is.Completions == nil) {
-		bad = append(bad, object.Fault{Path: "spec.completions", Description: "cannot be changed"})
-	}
-	if was.GetCompletionMode() != is.GetCompletionMode() {
-		bad = append(bad, object.Fault{Path: "spec.completionMode", Description: "cannot be changed"})
-	}
-	return bad
 }
 
 func defaultService(s *schedulingv1.Service) {
@@ -386,6 +313,9 @@ func limitFaults(path string, v *structpb.Value, most int) []object.Fault {
 	}
 	return nil
 }
+
+// given reports whether a number or percentage is there and is not none.
+func given(v *structpb.Value) bool { return v != nil && !isZero(v) }
 
 // isZero reports whether a number or percentage is there and is none.
 func isZero(v *structpb.Value) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -17,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
-	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
+	storage "github.com/windlass-dev/windlass/services/scheduler/volume/plan"
 )
 
 // Agents serves PodAgentService.
@@ -88,7 +89,7 @@ func keepForeign(have, next *schedulingv1.PodStatus) {
 	next.QosClass, next.NominatedNodeName = have.GetQosClass(), have.GetNominatedNodeName()
 	var conditions []*schedulingv1.PodCondition
 	foreign := func(c *schedulingv1.PodCondition) bool {
-		return c.GetType() == plan.PodScheduled || c.GetType() == kinds.DisruptionTarget
+		return c.GetType() == placement.PodScheduled || c.GetType() == placement.DisruptionTarget
 	}
 	for _, c := range have.GetConditions() {
 		if foreign(c) {
@@ -149,6 +150,155 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 		err = nil
 	}
 	return &schedulingv1.ConfirmPodGoneResponse{}, err
+}
+
+// ResolveVolumes returns the volumes of the claims of a pod of the agent's node.
+func (s *Agents) ResolveVolumes(ctx context.Context, r *schedulingv1.ResolveVolumesRequest) (
+	*schedulingv1.ResolveVolumesResponse, error,
+) {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
+		return nil, err
+	}
+	pod, err := s.Tables.Pods.Get(ctx, r.GetNamespace(), r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
+		return nil, err
+	}
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
+	}
+	out := &schedulingv1.ResolveVolumesResponse{Volumes: map[string]*schedulingv1.PersistentVolume{}}
+	for _, v := range pod.GetSpec().GetVolumes() {
+		if v.GetPersistentVolumeClaim() == nil {
+			continue
+		}
+		volume, err := s.resolve(ctx, r, v.GetPersistentVolumeClaim().GetClaimName())
+		if err != nil {
+			return nil, err
+		}
+		out.Volumes[v.GetName()] = volume
+	}
+	return out, nil
+}
+
+// resolve returns the volume that a claim is bound to. One that is a directory of a node is kept from now on until that
+// is removed.
+func (s *Agents) resolve(ctx context.Context, r *schedulingv1.ResolveVolumesRequest, name string) (
+	*schedulingv1.PersistentVolume, error,
+) {
+	claim, err := s.Tables.Claims.Get(ctx, r.GetNamespace(), name)
+	if err != nil {
+		return nil, err
+	}
+	if !storage.Bound(claim) {
+		return nil, notBound(name, "it is not bound to a volume yet")
+	}
+	volume, err := s.Tables.Volumes.Get(ctx, "", claim.GetSpec().GetVolumeName())
+	if err != nil {
+		return nil, err
+	}
+	if !storage.Holds(volume, claim) {
+		return nil, notBound(name, "its volume belongs to another claim")
+	}
+	switch node := placement.VolumeNode(volume); {
+	case node == "":
+		return volume, nil
+	case node != r.GetNodeName():
+		return nil, notBound(name, "its volume is on node "+node)
+	}
+	return s.Tables.Volumes.Modify(ctx, object.KeyOf(volume), func(now *schedulingv1.PersistentVolume) error {
+		if now.GetMetadata().GetUid() != volume.GetMetadata().GetUid() || !storage.Holds(now, claim) {
+			return rpcerr.Conflict("PersistentVolume", now.GetMetadata().GetName(), "")
+		}
+		return made(now, r.GetStoreId())
+	}, resource.WriteOptions{Own: true})
+}
+
+// made notes that a volume is a directory in an agent's store. It returns an error if it was one in another store: an
+// empty directory must not pass for the data.
+func made(v *schedulingv1.PersistentVolume, store string) error {
+	m := v.GetMetadata()
+	was := m.GetAnnotations()[placement.LocalStore]
+	if was != "" && store != "" && was != store {
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "persistentvolumes/"+m.GetName(),
+			fmt.Sprintf(
+				"its directory was on an earlier machine or disk of node %s, and its data is not there: delete the claim, "+
+					"or, to start with an empty directory, the annotation %s of the volume", placement.VolumeNode(v),
+				placement.LocalStore))
+	}
+	if !slices.Contains(m.GetFinalizers(), placement.LocalDirectory) {
+		m.Finalizers = append(m.Finalizers, placement.LocalDirectory)
+	}
+	if was == "" && store != "" {
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[placement.LocalStore] = store
+	}
+	return nil
+}
+
+func notBound(claim, why string) error {
+	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "persistentvolumeclaims/"+claim, why)
+}
+
+// WatchOwnVolumes sends the volumes that are directories of the agent's node, and then every change.
+func (s *Agents) WatchOwnVolumes(r *schedulingv1.WatchOwnVolumesRequest,
+	stream grpc.ServerStreamingServer[schedulingv1.WatchPersistentVolumesResponse],
+) error {
+	ctx := stream.Context()
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
+		return err
+	}
+	sel, err := resource.ParseSelection("", kinds.OnNode+"="+r.GetNodeName())
+	if err != nil {
+		return err
+	}
+	return s.Tables.Volumes.Watching(ctx, "", sel, 0, true, func(e resource.Events[*schedulingv1.PersistentVolume]) error {
+		out := &schedulingv1.WatchPersistentVolumesResponse{Bookmark: e.Bookmark}
+		if e.Revision > 0 {
+			out.ResourceVersion = resource.FormatRevision(e.Revision)
+		}
+		for _, ev := range e.Events {
+			out.Events = append(out.Events, &schedulingv1.WatchPersistentVolumesResponse_Event{
+				Type: ev.Type, Object: ev.Object,
+			})
+		}
+		return stream.Send(out)
+	})
+}
+
+// ConfirmVolumeGone lets a volume go whose directory is removed.
+func (s *Agents) ConfirmVolumeGone(ctx context.Context, r *schedulingv1.ConfirmVolumeGoneRequest) (
+	*schedulingv1.ConfirmVolumeGoneResponse, error,
+) {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
+		return nil, err
+	}
+	_, err := s.Tables.Volumes.Modify(ctx, object.Key{Name: r.GetName()}, func(v *schedulingv1.PersistentVolume) error {
+		switch {
+		case v.GetMetadata().GetUid() != r.GetUid():
+			return rpcerr.NotFound("PersistentVolume", r.GetName()) // another one has its name by now
+		case placement.VolumeNode(v) != r.GetNodeName():
+			return rpcerr.Forbidden(fmt.Sprintf("volume %q is not on node %q", r.GetName(), r.GetNodeName()))
+		case !placement.DirectoryGoes(v):
+			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "persistentvolumes/"+r.GetName(),
+				"its directory is to stay")
+		}
+		if err := identity.BeforeChange(ctx); err != nil {
+			return err
+		}
+		v.Metadata.Finalizers = slices.DeleteFunc(v.Metadata.Finalizers, func(f string) bool {
+			return f == placement.LocalDirectory
+		})
+		return nil
+	}, resource.WriteOptions{Own: true})
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		err = nil
+	}
+	return &schedulingv1.ConfirmVolumeGoneResponse{}, err
 }
 
 // Attend brings an agent the requests for its pods.

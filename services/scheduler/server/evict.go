@@ -9,14 +9,15 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/windlass-dev/windlass/kit/disruption"
-	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 
 // retryEviction is when a refused eviction is worth another try, as Kubernetes answers it.
@@ -31,6 +32,9 @@ const evictTries = 5
 // EvictPod deletes a pod if the disruption budgets allow it. The budget pays in one compare-and-swap before the pod is
 // touched, so that two evictions can never share what is there for one.
 func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*schedulingv1.EvictPodResponse, error) {
+	if err := s.mayCause(ctx, r); err != nil {
+		return nil, err
+	}
 	key := keyOf(r.GetNamespace(), r.GetName())
 	uid := r.GetPreconditions().GetUid()
 	for try := 1; ; try++ {
@@ -60,12 +64,18 @@ func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*
 // changed since.
 func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, r *schedulingv1.EvictPodRequest) error {
 	dry := r.GetDryRun() == "All"
-	pre, err := s.pay(ctx, pod, dry)
+	pre, err := &metav1.Preconditions{Uid: pod.GetMetadata().GetUid()}, error(nil)
+	reason, message := placement.EvictedByTaint, "Taint manager: deleting due to NoExecute taint"
+	if r.GetCause() == "" {
+		reason, message = evictedByRequest, "Eviction API: evicting"
+		pre, err = s.pay(ctx, pod, dry)
+	}
 	if err != nil || dry {
 		return err
 	}
-	if pod.GetSpec().GetNodeName() != "" && !disruption.Free(pod) {
-		marked, err := s.markTarget(ctx, pod, pre)
+	runs := !disruption.Free(pod) || r.GetCause() != "" && !placement.Terminated(pod)
+	if pod.GetSpec().GetNodeName() != "" && runs {
+		marked, err := s.markTarget(ctx, pod, pre, reason, message)
 		if err != nil {
 			return err
 		}
@@ -74,8 +84,37 @@ func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, r *schedulingv1
 		}
 	}
 	_, err = s.Tables.Pods.Delete(ctx, pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), pre,
-		resource.WriteOptions{Grace: r.GracePeriodSeconds})
+		resource.WriteOptions{Grace: graceOf(r)})
 	return err
+}
+
+// evictedByRequest is the reason of the condition DisruptionTarget of a pod that is evicted. Source: Kubernetes.
+const evictedByRequest = "EvictionByEvictionAPI"
+
+// mayCause refuses an eviction that budgets do not limit to callers who may delete the pod, which they do not limit
+// either.
+func (s *Pods) mayCause(ctx context.Context, r *schedulingv1.EvictPodRequest) error {
+	if r.GetCause() == "" {
+		return nil
+	}
+	caller, _ := identity.CallerFrom(ctx)
+	key := keyOf(r.GetNamespace(), r.GetName())
+	_, err := s.Policy.Require(caller, identity.Attributes{
+		Verb: "delete", Resource: "pods", Namespace: key.Namespace, Name: key.Name,
+	})
+	return err
+}
+
+// leastGrace is the grace period, in seconds, that replaces 0: with 0 the object would be removed before the
+// processes of the pod have ended.
+const leastGrace = 1
+
+// graceOf returns the grace period of an eviction, in seconds; nil means the pod's own.
+func graceOf(r *schedulingv1.EvictPodRequest) *int32 {
+	if r.GracePeriodSeconds != nil && !r.GetForce() {
+		return proto.Int32(max(r.GetGracePeriodSeconds(), leastGrace))
+	}
+	return r.GracePeriodSeconds
 }
 
 // pay has the budget of a pod pay for its eviction, if there is one and it must. What comes back must hold when the pod
@@ -147,16 +186,15 @@ func (s *Pods) budgetsOf(pod *schedulingv1.Pod) []*schedulingv1.PodDisruptionBud
 }
 
 // markTarget says in a pod's status why it goes, if it is the one that pre names.
-func (s *Pods) markTarget(ctx context.Context, pod *schedulingv1.Pod, pre *metav1.Preconditions) (*schedulingv1.Pod,
-	error,
-) {
-	reason, message := "EvictionByEvictionAPI", "Eviction API: evicting"
+func (s *Pods) markTarget(ctx context.Context, pod *schedulingv1.Pod, pre *metav1.Preconditions, reason,
+	message string,
+) (*schedulingv1.Pod, error) {
 	return s.Tables.Pods.Modify(ctx, object.KeyOf(pod), func(have *schedulingv1.Pod) error {
 		if err := holds(have, pre); err != nil {
 			return err
 		}
 		s.Tables.SetPodCondition(have, &schedulingv1.PodCondition{
-			Type: kinds.DisruptionTarget, Status: "True",
+			Type: placement.DisruptionTarget, Status: "True",
 			Reason: &reason, Message: &message,
 		})
 		return nil

@@ -30,6 +30,8 @@ func (everyNode) HasNode(string) bool { return true }
 
 func (everyNode) Speaks(context.Context, string) error { return nil }
 
+func (everyNode) WaitRevision(context.Context, int64) error { return nil }
+
 // TestAPodThatBecomesReadyIsNotEvictedForNothing has a pod become ready after it was found not to be, and before it is
 // deleted: the time of the mark on it is asked for in between.
 func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
@@ -100,5 +102,60 @@ func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
 	say("False")
 	if got := evict(); got != codes.OK {
 		t.Errorf("EvictPod of a pod that is not ready = %v", got)
+	}
+}
+
+// answers is a policy that answers everything with one error.
+type answers struct{ error }
+
+func (r answers) Require(identity.Caller, identity.Attributes) (string, error) { return "", r.error }
+
+// TestADeletionForATaintIsSaidOnThePod has the eviction controller delete a pod, whose budget allows no eviction.
+func TestADeletionForATaintIsSaidOnThePod(t *testing.T) {
+	tables := kinds.New(kinds.Config{
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{},
+		Log:     slog.New(slog.DiscardHandler),
+		MayBind: func(identity.Caller, string, string) bool { return true },
+	})
+	for _, k := range tables.All() {
+		go func() { _ = k.Run(t.Context()) }()
+		if err := k.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tables.Pods.Create(t.Context(), &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: "p", Labels: map[string]string{"app": "a"}},
+		Spec: &schedulingv1.PodSpec{
+			NodeName: "node", Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Budgets.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{
+			MinAvailable: structpb.NewNumberValue(1),
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	evict := func(policy Policy) error {
+		s := NewPods(Config{Tables: tables, Policy: policy, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		_, err := s.EvictPod(t.Context(), &schedulingv1.EvictPodRequest{Name: "p", Cause: placement.EvictedByTaint})
+		return err
+	}
+	if err := evict(answers{status.Error(codes.PermissionDenied, "")}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("by a caller who may not delete the pod: %v", err)
+	}
+	if pod, err := tables.Pods.Get(t.Context(), "default", "p"); err != nil || object.Deleting(pod) {
+		t.Fatalf("then the pod is %v, %v", pod, err)
+	}
+	if err := evict(answers{}); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := tables.Pods.Get(t.Context(), "default", "p")
+	c := placement.PodCondition(pod, placement.DisruptionTarget)
+	if err != nil || !object.Deleting(pod) || c.GetStatus() != "True" || c.GetReason() != "DeletionByTaintManager" {
+		t.Errorf("the pod is deleted: %t, with %v; %v", object.Deleting(pod), c, err)
 	}
 }

@@ -41,7 +41,7 @@ func (s *Pods) PlanPlacement(ctx context.Context, r *schedulingv1.PlanPlacementR
 		m := pod.GetMetadata()
 		byName[keyOf(m.GetNamespace(), m.GetName())] = pod
 	}
-	out, profile := &schedulingv1.PlanPlacementResponse{}, view.Profile(s.Tables)
+	out, profiles := &schedulingv1.PlanPlacementResponse{}, view.Profiles(s.Tables)
 	for _, v := range r.GetVariations() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -54,7 +54,7 @@ func (s *Pods) PlanPlacement(ctx context.Context, r *schedulingv1.PlanPlacementR
 		}
 		c := view.Cluster(s.Tables, varied(nodes, v), pods)
 		result := &schedulingv1.PlanPlacementResponse_Result{}
-		for _, d := range plan.FirstFit(c, profile, place) {
+		for _, d := range plan.FirstFit(c, profiles, place) {
 			result.Placements = append(result.Placements, &schedulingv1.PlanPlacementResponse_Placement{
 				Namespace: d.Pod.GetMetadata().GetNamespace(), Name: d.Pod.GetMetadata().GetName(), Node: d.Node,
 				Message: d.Message,

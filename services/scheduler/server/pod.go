@@ -19,7 +19,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
+	volume "github.com/windlass-dev/windlass/services/scheduler/volume/plan"
 )
 
 // Policy says who may do what.
@@ -35,8 +37,36 @@ type Config struct {
 	Relay     *relay.Relay
 	Events    events.Sink
 	Workloads Workloads
+	Placer    Placer
+	Storage   Storage
+	Extenders Extenders
 	Now       func() time.Time
 	Log       *slog.Logger
+}
+
+// Extenders asks the extenders of policies.
+type Extenders interface {
+	Ask(ctx context.Context, q plan.Question) plan.Answer
+}
+
+// Placer places pods on nodes while this process leads.
+type Placer interface {
+	// Settle waits until pods are placed with the current state of a node, and the bindings that were decided on before
+	// are stored or refused.
+	Settle(ctx context.Context, node string) error
+	// Bind decides on bindings together with all others, stores those that are granted, and returns the results in their
+	// order.
+	Bind(ctx context.Context, bindings []plan.Request) ([]resource.Written[*schedulingv1.Pod], error)
+	// Explain evaluates a pod by the state that pods are placed by, and by a policy in place of the live one unless it is
+	// nil. ask has the extenders of the pod answer an inquiry; if it is nil, they are not asked. leads is false if this
+	// process does not place pods.
+	Explain(ctx context.Context, supposed *plan.Profile, pod *schedulingv1.Pod, ask func(*plan.Inquiry)) (
+		out *schedulingv1.ExplainPodResponse, leads bool, err error)
+}
+
+// Storage observes live claims, as the controller does.
+type Storage interface {
+	ViewClaim(claim *schedulingv1.PersistentVolumeClaim) volume.ClaimView
 }
 
 // Pods serves what PodService has beyond the standard methods.
@@ -47,92 +77,6 @@ type Pods struct {
 
 // NewPods returns the custom methods of PodService.
 func NewPods(cfg Config) *Pods { return &Pods{Config: cfg} }
-
-// BindPod binds a pod that no node has to a node.
-func (s *Pods) BindPod(ctx context.Context, r *schedulingv1.BindPodRequest) (*schedulingv1.Pod, error) {
-	if err := s.nodeIsThere(r.GetNodeName()); err != nil {
-		return nil, err
-	}
-	pod, err := s.Tables.Pods.Modify(ctx, keyOf(r.GetNamespace(), r.GetName()),
-		func(pod *schedulingv1.Pod) error {
-			return s.bind(pod, r)
-		}, resource.WriteOptions{Own: true})
-	if err == nil {
-		s.tellBound(pod)
-	}
-	return pod, err
-}
-
-func (s *Pods) tellBound(pod *schedulingv1.Pod) {
-	s.Events.Event(pod, "Normal", "Scheduled", "Successfully assigned "+object.KeyOf(pod).String()+" to "+
-		pod.GetSpec().GetNodeName())
-}
-
-func (s *Pods) bind(pod *schedulingv1.Pod, r *schedulingv1.BindPodRequest) error {
-	want, m := r.GetPreconditions().GetResourceVersion(), pod.GetMetadata()
-	if want != "" && want != m.GetResourceVersion() {
-		return rpcerr.Conflict("Pod", m.GetName(), fmt.Sprintf("resourceVersion is %s, not %s", m.GetResourceVersion(), want))
-	}
-	return s.Tables.Bind(pod, r.GetPreconditions().GetUid(), r.GetNodeName())
-}
-
-// nodeIsThere returns nil for a node that exists: a pod that is bound to any other goes at once.
-func (s *Pods) nodeIsThere(name string) error {
-	if err := s.nodesKnown(); err != nil {
-		return err
-	}
-	if !s.Nodes.HasNode(name) {
-		return rpcerr.NotFoundField("Node", name, "nodeName")
-	}
-	return nil
-}
-
-// BatchBindPods binds many pods, each for itself.
-func (s *Pods) BatchBindPods(ctx context.Context, r *schedulingv1.BatchBindPodsRequest) (
-	*schedulingv1.BatchBindPodsResponse, error,
-) {
-	if err := servicesOnly(ctx); err != nil {
-		return nil, err
-	}
-	out := &schedulingv1.BatchBindPodsResponse{
-		Results: make([]*schedulingv1.BatchBindPodsResponse_Result, len(r.GetBindings())),
-	}
-	wanted := map[object.Key]*schedulingv1.BindPodRequest{}
-	var keys []object.Key
-	var places []int
-	for i, b := range r.GetBindings() {
-		key := keyOf(b.GetNamespace(), b.GetName())
-		err := s.nodeIsThere(b.GetNodeName())
-		if _, twice := wanted[key]; twice {
-			err = rpcerr.Conflict("Pod", key.Name, "the request binds it twice")
-		}
-		if err != nil {
-			out.Results[i] = s.bindResult(ctx, nil, err)
-			continue
-		}
-		wanted[key] = b
-		keys, places = append(keys, key), append(places, i)
-	}
-	for n, w := range s.Tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
-		return s.bind(pod, wanted[object.KeyOf(pod)])
-	}, resource.WriteOptions{Own: true}) {
-		out.Results[places[n]] = s.bindResult(ctx, w.Object, w.Err)
-		if w.Err == nil {
-			s.tellBound(w.Object)
-		}
-	}
-	return out, nil
-}
-
-func (s *Pods) bindResult(ctx context.Context, pod *schedulingv1.Pod,
-	err error,
-) *schedulingv1.BatchBindPodsResponse_Result {
-	code, message := s.outcome(ctx, err)
-	return &schedulingv1.BatchBindPodsResponse_Result{
-		Code: code, Message: message,
-		ResourceVersion: pod.GetMetadata().GetResourceVersion(),
-	}
-}
 
 // BatchCreatePods creates many pods, each for itself.
 func (s *Pods) BatchCreatePods(ctx context.Context, r *schedulingv1.BatchCreatePodsRequest) (
@@ -202,10 +146,25 @@ func (s *Pods) AdmitPod(ctx context.Context, r *schedulingv1.AdmitPodRequest) (*
 	if r.GetNamespace() != "" {
 		pod.Metadata.Namespace = r.GetNamespace()
 	}
-	if r.GetUser() != "" {
-		ctx = identity.WithCaller(ctx, identity.Caller{User: r.GetUser(), Groups: []string{identity.GroupAuthenticated}})
+	switch {
+	case r.GetUser() != "":
+		ctx = identity.WithCaller(ctx, identity.Caller{
+			User: r.GetUser(), Groups: append([]string{identity.GroupAuthenticated}, r.GetGroups()...),
+		})
+	case len(r.GetGroups()) > 0:
+		return nil, rpcerr.Invalid(object.Fault{Path: "groups", Description: "are those of user, which is not given"})
 	}
-	out, warnings, err := s.Tables.Rehearse(ctx, pod)
+	if r.GetNamespaceObject() != nil || r.GetAdmissionConfig() != nil || r.GetMasterConfig() != nil ||
+		len(r.GetPriorityClasses()) > 0 || r.GetOldPod() != nil {
+		return s.admitGiven(ctx, r, pod)
+	}
+	if op := r.GetOperation(); op == kinds.UpdatePod || op == kinds.DeletePod {
+		if pod.Metadata.Name == "" {
+			return nil, rpcerr.Invalid(object.Fault{Path: "pod.metadata.name", Description: "must be given"})
+		}
+		pod.Metadata.Namespace = keyOf(pod.Metadata.Namespace, "").Namespace
+	}
+	out, warnings, err := s.Tables.Rehearse(ctx, r.GetOperation(), pod)
 	if err != nil {
 		code, message := s.outcome(ctx, err)
 		if !refusal(code) {
@@ -216,9 +175,92 @@ func (s *Pods) AdmitPod(ctx context.Context, r *schedulingv1.AdmitPodRequest) (*
 	return &schedulingv1.AdmitPodResponse{Allowed: true, Pod: out, Warnings: warnings}, nil
 }
 
+// admitGiven returns the result of admission with the configuration of the request.
+func (s *Pods) admitGiven(ctx context.Context, r *schedulingv1.AdmitPodRequest, pod *schedulingv1.Pod) (
+	*schedulingv1.AdmitPodResponse, error,
+) {
+	fields := append(plan.CheckAdmission("admissionConfig.admissionConfig.pluginConfig",
+		r.GetAdmissionConfig().GetAdmissionConfig()), plan.CheckMaster("masterConfig.kubernetesMasterConfig",
+		r.GetMasterConfig().GetKubernetesMasterConfig())...)
+	if len(fields) > 0 {
+		return nil, rpcerr.Invalid(fields...)
+	}
+	pod.Metadata.Namespace = keyOf(pod.GetMetadata().GetNamespace(), "").Namespace
+	fields, err := s.Tables.Pods.Complete(pod)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.admission(ctx, r, pod)
+	if err != nil {
+		return nil, err
+	}
+	a.Fields = append(fields, a.Fields...)
+	if !a.Allowed() {
+		return &schedulingv1.AdmitPodResponse{Reason: a.Reason(), Warnings: a.Warnings}, nil
+	}
+	return &schedulingv1.AdmitPodResponse{Allowed: true, Pod: a.Pod, Warnings: a.Warnings}, nil
+}
+
+// admission returns the result of admission with the objects of the request alone. The rights are those of the live
+// policy.
+func (s *Pods) admission(ctx context.Context, r *schedulingv1.AdmitPodRequest, pod *schedulingv1.Pod) (plan.Admission,
+	error,
+) {
+	switch old := r.GetOldPod(); {
+	case r.GetOperation() == kinds.DeletePod:
+		return plan.Admission{Pod: pod}, nil // only webhooks act on deletions
+	case r.GetOperation() != kinds.UpdatePod && old != nil:
+		return plan.Admission{}, rpcerr.Invalid(object.Fault{Path: "oldPod", Description: "is for UPDATE alone"})
+	case r.GetOperation() == kinds.UpdatePod && old == nil:
+		return plan.Admission{}, rpcerr.Invalid(object.Fault{
+			Path: "oldPod", Description: "give the pod before the change too: live ones are not mixed with given objects",
+		})
+	case r.GetOperation() == kinds.UpdatePod:
+		old = object.Clone(old)
+		if _, err := s.Tables.Pods.Complete(old); err != nil { // its defaults: the other pod has them too
+			return plan.Admission{}, err
+		}
+		if r.GetPod().GetStatus() == nil { // what an update leaves out remains
+			pod.Status = old.GetStatus()
+		}
+		out := plan.AdmitUpdate(old, pod)
+		out.Fields = append(out.Fields, plan.CheckPodUpdate(old, pod)...)
+		return out, nil
+	}
+	caller, _ := identity.CallerFrom(ctx)
+	return plan.Admit(plan.AdmissionView{
+		Pod: pod, Namespace: r.GetNamespaceObject(), Admission: r.GetAdmissionConfig(), Master: r.GetMasterConfig(),
+		Classes: r.GetPriorityClasses(), MayBind: s.Tables.MayBind(caller, pod),
+		MayBeCritical: s.Tables.MayBeCritical(caller, pod.GetMetadata().GetNamespace(), pod.GetSpec()),
+	}), nil
+}
+
 func keyOf(namespace, name string) object.Key {
 	if namespace == "" {
 		namespace = "default"
 	}
 	return object.Key{Namespace: namespace, Name: name}
+}
+
+// settlePatience is how long a call waits for the placement of pods: less than callers wait.
+const settlePatience = 2 * time.Second
+
+// SettleBindings waits until pods are placed with a revision of a node, and earlier bindings are settled.
+func (s *Pods) SettleBindings(ctx context.Context, r *schedulingv1.SettleBindingsRequest) (
+	*schedulingv1.SettleBindingsResponse, error,
+) {
+	revision, err := resource.ParseRevision(r.GetResourceVersion())
+	if err != nil {
+		return nil,
+			rpcerr.Invalid(object.Fault{Path: "resourceVersion", Description: "must be the resourceVersion of a node"})
+	}
+	ctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	if err := s.Nodes.WaitRevision(ctx, revision); err != nil {
+		return nil, rpcerr.Unavailable("this revision of the node was not received from its owner yet")
+	}
+	if err := s.Placer.Settle(ctx, r.GetNodeName()); err != nil {
+		return nil, rpcerr.Unavailable("this process does not place pods, or is still storing bindings")
+	}
+	return &schedulingv1.SettleBindingsResponse{}, nil
 }

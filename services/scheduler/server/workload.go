@@ -11,6 +11,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -25,8 +26,10 @@ const maxSets = 5000
 type Workloads interface {
 	ViewReplicaSet(set *schedulingv1.ReplicaSet) plan.ReplicasView
 	ViewReplicationController(rc *schedulingv1.ReplicationController) plan.ReplicasView
+	ViewStatefulSet(set *schedulingv1.StatefulSet) plan.StatefulSetView
 	ViewDaemonSet(set *schedulingv1.DaemonSet) plan.DaemonSetView
 	ViewJob(job *schedulingv1.Job) plan.JobView
+	ViewCronJob(c *schedulingv1.CronJob) plan.CronJobView
 	ViewDeployment(d *schedulingv1.Deployment) plan.DeploymentView
 	ViewBudget(b *schedulingv1.PodDisruptionBudget, pods []*schedulingv1.Pod) plan.BudgetView
 }
@@ -111,6 +114,9 @@ func (s *ReplicaSets) PlanReplicaSet(ctx context.Context, r *schedulingv1.PlanRe
 		set.Spec.Replicas = r.Replicas
 	}
 	v := s.Workloads.ViewReplicaSet(set)
+	if r.GetReplicaSet() != nil || r.GetPods() != nil { // their times are of one clock
+		v.Clock = spans.Clock{}
+	}
 	if r.GetPods() != nil {
 		v.Pods, v.Related = beside(set, r.GetPods().GetItems()), nil
 	}
@@ -139,6 +145,9 @@ func (s *ReplicationControllers) PlanReplicationController(ctx context.Context,
 		rc.Spec.Replicas = r.Replicas
 	}
 	v := s.Workloads.ViewReplicationController(rc)
+	if r.GetReplicationController() != nil || r.GetPods() != nil { // their times are of one clock
+		v.Clock = spans.Clock{}
+	}
 	if r.GetPods() != nil {
 		v.Pods = beside(rc, r.GetPods().GetItems())
 	}
@@ -151,39 +160,6 @@ func (s *ReplicationControllers) PlanReplicationController(ctx context.Context,
 		out.Status = plan.ReplicationControllerStatus(p.Status)
 	}
 	return out, nil
-}
-
-// DaemonSets serves what DaemonSetService has beyond the standard methods.
-type DaemonSets struct {
-	schedulingv1.UnimplementedDaemonSetServiceServer
-	Config
-}
-
-// PlanDaemonSet says what a daemon set would do.
-func (s *DaemonSets) PlanDaemonSet(ctx context.Context, r *schedulingv1.PlanDaemonSetRequest) (
-	*schedulingv1.PlanDaemonSetResponse, error,
-) {
-	set, err := subject(ctx, s.Tables.DaemonSets, r.GetDaemonSet(), r.GetNamespace(), r.GetName())
-	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
-		return nil, err
-	}
-	v := s.Workloads.ViewDaemonSet(set)
-	if r.GetPods() != nil {
-		v.Pods = beside(set, r.GetPods().GetItems())
-	}
-	if r.GetNodes() != nil {
-		if fields := atMost("nodes.items", len(r.GetNodes().GetItems()), maxNodes); len(fields) > 0 {
-			return nil, rpcerr.Invalid(fields...)
-		}
-		v.Nodes = r.GetNodes().GetItems()
-	} else if err := s.nodesKnown(); err != nil {
-		return nil, err
-	}
-	p := plan.DaemonSet(v)
-	return &schedulingv1.PlanDaemonSetResponse{
-		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
-		WakeTime: wakeTime(p.Wake),
-	}, nil
 }
 
 // Jobs serves what JobService has beyond the standard methods.
@@ -199,6 +175,9 @@ func (s *Jobs) PlanJob(ctx context.Context, r *schedulingv1.PlanJobRequest) (*sc
 		return nil, err
 	}
 	v := s.Workloads.ViewJob(job)
+	if r.GetJob() != nil || r.GetPods() != nil { // their times are of one clock
+		v.Clock = spans.Clock{}
+	}
 	if r.GetPods() != nil {
 		v.Pods = beside(job, r.GetPods().GetItems())
 	}
@@ -243,6 +222,9 @@ func (s *Deployments) PlanDeployment(ctx context.Context, r *schedulingv1.PlanDe
 		d.Spec.Replicas = r.Replicas
 	}
 	v := s.Workloads.ViewDeployment(d)
+	if r.GetDeployment() != nil || r.GetReplicaSets() != nil { // their times are of one clock
+		v.Clock = spans.Clock{}
+	}
 	if r.GetReplicaSets() != nil {
 		if fields := atMost("replicaSets.items", len(r.GetReplicaSets().GetItems()), maxSets); len(fields) > 0 {
 			return nil, rpcerr.Invalid(fields...)

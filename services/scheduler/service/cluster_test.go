@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/windlass-dev/windlass/services/scheduler/admission/files"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
@@ -48,6 +50,8 @@ type cluster struct {
 	nodeOwner string // address
 	dir       string // the scheduler's
 	address   string
+	webhooks  []string // addresses that webhooks and extenders may have, from the next startScheduler on
+	files     string   // the directory of files that admission plugins name, likewise
 	stop      func()
 }
 
@@ -69,7 +73,7 @@ func (c *cluster) startNodeOwner() {
 	p := c.ground.Process(serve.Config{Name: nodeOwner, Policy: c.policy})
 	c.nodes = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/"+nodeOwner+"/"), p.Validator,
 		resource.Config[*nodev1.Node]{KeepStatus: true})
-	if err := resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes); err != nil {
+	if err := resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, c.nodes); err != nil {
 		c.t.Fatal(err)
 	}
 	c.nodeOwner = p.Address()
@@ -84,7 +88,9 @@ func (c *cluster) startScheduler() {
 	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
 		nodeOwner: c.nodeOwner,
 	}})
-	parts, err := build(p, etcdtest.Client(c.t), "scheduler")
+	parts, err := build(p, etcdtest.Client(c.t), "scheduler", outside{
+		webhooks: c.webhooks, files: files.Directory{Path: c.files},
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -122,7 +128,13 @@ func amounts(cpu, memory, pods string) map[string]*structpb.Value {
 // addNode makes a node that is ready.
 func (c *cluster) addNode(name, cpu string) {
 	c.t.Helper()
-	if _, err := c.nodes.Create(c.t.Context(), &nodev1.Node{
+	if _, err := c.nodes.Create(c.t.Context(), newNode(name, cpu)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func newNode(name, cpu string) *nodev1.Node {
+	return &nodev1.Node{
 		Metadata: &metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}, Annotations: map[string]string{
 				nodeid.MachineUID: servetest.NodeUID(name),
@@ -132,8 +144,6 @@ func (c *cluster) addNode(name, cpu string) {
 			Capacity: amounts(cpu, "32Gi", "110"), Allocatable: amounts(cpu, "32Gi", "110"),
 			Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}},
 		},
-	}); err != nil {
-		c.t.Fatal(err)
 	}
 }
 
@@ -185,8 +195,13 @@ func bound(pod *schedulingv1.Pod) bool { return pod.GetSpec().GetNodeName() != "
 // awaitEvent waits for an event about a pod and returns its message.
 func (c *cluster) awaitEvent(name, reason string) string {
 	c.t.Helper()
+	return c.event(name, reason).GetMessage()
+}
+
+// event waits for an event about a pod.
+func (c *cluster) event(name, reason string) (found *eventv1.Event) {
+	c.t.Helper()
 	client := eventv1.NewEventServiceClient(c.admin())
-	var message string
 	servetest.Await(c.t, func() string {
 		list, err := client.ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
 		if err != nil {
@@ -194,13 +209,13 @@ func (c *cluster) awaitEvent(name, reason string) string {
 		}
 		for _, e := range list.GetItems() {
 			if e.GetReason() == reason && e.GetInvolvedObject().GetName() == name {
-				message = e.GetMessage()
+				found = e
 				return ""
 			}
 		}
 		return fmt.Sprintf("no event %s of %s", reason, name)
 	})
-	return message
+	return found
 }
 
 // report reports a pod as its agent would once it runs.

@@ -13,6 +13,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -47,6 +48,59 @@ func TestACreatedPodIsBound(t *testing.T) {
 	if _, err := pods.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "web", NodeName: "node-1"}); rpcerr.Reason(
 		err) != metav1.ErrorReason_ERROR_REASON_CONFLICT {
 		t.Errorf("second binding = %v, want CONFLICT", err)
+	}
+}
+
+// TestAPodIsStoredOnce creates pods by each call until one is stored once: a busy host may be too late for some.
+func TestAPodIsStoredOnce(t *testing.T) {
+	c := start(t)
+	c.addNode("node-1", "64")
+	pods, batches, n := c.pods(), c.batches(), 0
+	for what, create := range map[string]func(*schedulingv1.Pod){
+		"one": func(pod *schedulingv1.Pod) { c.create(pods, pod) },
+		"many": func(pod *schedulingv1.Pod) {
+			if _, err := batches.BatchCreatePods(t.Context(), &schedulingv1.BatchCreatePodsRequest{
+				Pods: []*schedulingv1.Pod{pod},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		var name string
+		servetest.Await(t, func() string {
+			n++
+			name = fmt.Sprint("p-", n)
+			create(newPod(name, "1m"))
+			c.awaitPod(pods, name, bound)
+			got, err := etcdtest.Client(t).Get(t.Context(), "/windlass/scheduler/pods/default/"+name)
+			if err != nil || got.Kvs[0].Version != 1 {
+				return fmt.Sprintf("%s: %v, %v", what, got, err)
+			}
+			return ""
+		})
+		if m := c.awaitEvent(name, "Scheduled"); m != "Successfully assigned default/"+name+" to node-1" {
+			t.Errorf("%s: event says %q", what, m)
+		}
+	}
+}
+
+func TestTheEventOfABindingNamesWhoBoundThePod(t *testing.T) {
+	c := start(t)
+	c.addNode("node-1", "4")
+	pods := c.pods()
+	pod := newPod("custom", "100m")
+	pod.Spec.SchedulerName = "custom-scheduler"
+	c.create(pods, pod)
+	servetest.Await(t, func() string { // until the scheduler knows the node
+		_, err := pods.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "custom", NodeName: "node-1"})
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	if e := c.event("custom", "Scheduled"); e.GetSource().GetComponent() == "scheduler" ||
+		e.GetSource().GetComponent() == "" || e.GetMessage() != "Successfully assigned custom to node-1" {
+		t.Errorf("the event is %v, want one by the caller", e)
 	}
 }
 
@@ -800,7 +854,8 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 			Template: template,
 		},
 	}})
-	if err != nil || len(d.GetActions()) != 1 || d.GetActions()[0].GetDetails()["node"] != "node-1" {
+	if err != nil || len(d.GetActions()) != 2 || d.GetActions()[0].GetAction() != "CreateControllerRevision" ||
+		d.GetActions()[1].GetDetails()["node"] != "node-1" {
 		t.Errorf("PlanDaemonSet = %v, %v", d, err)
 	}
 	if l, err := pods.ListPods(t.Context(), &schedulingv1.ListPodsRequest{}); err != nil || len(l.GetItems()) != 2 {

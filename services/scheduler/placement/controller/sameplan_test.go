@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
@@ -27,8 +29,9 @@ type fleet struct {
 	list []*nodev1.Node
 }
 
-func (f *fleet) All() []*nodev1.Node { return f.list }
-func (f *fleet) IsSynced() bool      { return true }
+func (*fleet) WaitRevision(context.Context, int64) error { return nil }
+func (f *fleet) All() []*nodev1.Node                     { return f.list }
+func (f *fleet) IsSynced() bool                          { return true }
 
 func (f *fleet) Speaks(context.Context, string) error { return nil }
 
@@ -61,13 +64,27 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := object.KeyOf(pod)
-		pods := server.NewPods(server.Config{Tables: tables, Nodes: nodes, Events: nodes, Now: time.Now, Log: log})
+		s := NewScheduler(tables, nodes, nodes, nil, log)
+		pods := server.NewPods(server.Config{
+			Tables: tables, Nodes: nodes, Events: nodes, Placer: s, Now: time.Now, Log: log,
+		})
 		want, err := pods.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Name: key.Name, Namespace: key.Namespace})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := NewScheduler(tables, nodes, nodes, log)
 		s.observe()
+		live, err := pods.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Name: key.Name, Namespace: key.Namespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want.GetComputedFrom() != "Copy" || live.GetComputedFrom() != "Leader" || live.GetResourceVersion() == "" {
+			t.Errorf("computed from %q before the process leads, and from %q at %q then", want.GetComputedFrom(),
+				live.GetComputedFrom(), live.GetResourceVersion())
+		}
+		live.ComputedFrom, live.ResourceVersion = want.GetComputedFrom(), want.GetResourceVersion()
+		if diff := cmp.Diff(want, live, protocmp.Transform()); diff != "" {
+			t.Errorf("with %d nodes the leader explains otherwise (-copy +leader):\n%s", len(nodes.list), diff)
+		}
 		s.carryOut(t.Context(), s.queue.Next(start))
 		got, err := tables.Pods.Get(t.Context(), key.Namespace, key.Name)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
@@ -43,14 +44,38 @@ type Scheduler struct {
 	events events.Sink
 	log    *slog.Logger
 	loops  *controller.Loops
+	loop   *controller.Loop
 	news   news
-	queue  *plan.Queue // nil until the first decision as the leader; used by the loop only
+	settle settle
+	asked  asks
+	offers offers
+	asking inquirer
+	// extenders answers the questions of plans.
+	extenders Extenders
+	// patience is how long a creation waits for a decision to begin.
+	patience time.Duration
+
+	mu    sync.Mutex  // of queue and seen; the loop holds it whenever it uses the cluster, but never during I/O
+	queue *plan.Queue // nil until the first decision as the leader
+	seen  int64       // the revision up to which queue has all changes of pods
+
+	explaining chan struct{} // holds one value while an explanation is made
+
+	// Used by the loop only.
+	doubtful  []inDoubt
+	resolveAt time.Time // when to ask for doubtful again
 }
 
 // NewScheduler returns a scheduler that does nothing before Lead.
-func NewScheduler(tables *kinds.Tables, nodes Nodes, events events.Sink, log *slog.Logger) *Scheduler {
-	s := &Scheduler{tables: tables, nodes: nodes, events: events, log: log, loops: controller.New(log)}
+func NewScheduler(tables *kinds.Tables, nodes Nodes, events events.Sink, extenders Extenders,
+	log *slog.Logger,
+) *Scheduler {
+	s := &Scheduler{
+		tables: tables, nodes: nodes, events: events, extenders: extenders, log: log, loops: controller.New(log),
+		patience: offerPatience, explaining: make(chan struct{}, 1),
+	}
 	l := s.loops.Loop("placement", 1, s.reconcile)
+	s.loop = l
 	l.Begin(func() []string { return []string{queueKey} })
 	follow(s, l, podKind, tables.Pods)
 	follow(s, l, nodeKind, nodes)
@@ -59,6 +84,10 @@ func NewScheduler(tables *kinds.Tables, nodes Nodes, events events.Sink, log *sl
 	follow(s, l, controllerKind, tables.ReplicationControllers)
 	follow(s, l, replicaSetKind, tables.ReplicaSets)
 	follow(s, l, statefulSetKind, tables.StatefulSets)
+	follow(s, l, budgetKind, tables.Budgets)
+	follow(s, l, volumeKind, tables.Volumes)
+	follow(s, l, claimKind, tables.Claims)
+	follow(s, l, classKind, tables.StorageClasses)
 	return s
 }
 
@@ -83,9 +112,18 @@ func follow[T object.Object](s *Scheduler, l *controller.Loop, kind string, from
 func (s *Scheduler) Lead(ctx context.Context) error {
 	defer func() {
 		s.news.close()
+		s.asked.close()
+		s.offers.end()
+		s.settle.forget() // these calls end with their contexts
+		s.doubtful, s.resolveAt = nil, time.Time{}
+		s.mu.Lock()
 		s.queue = nil
+		s.mu.Unlock()
 	}()
-	return s.loops.Lead(ctx)
+	return s.loops.Lead(ctx, func(ctx context.Context) error {
+		s.asking.run(ctx, s.extenders, func() { s.loop.Add(queueKey) })
+		return nil
+	})
 }
 
 // Kinds as a cluster's selectors are named by, and the other kinds that placing depends on.
@@ -97,6 +135,10 @@ const (
 	controllerKind  = "ReplicationController"
 	replicaSetKind  = "ReplicaSet"
 	statefulSetKind = "StatefulSet"
+	budgetKind      = "PodDisruptionBudget"
+	volumeKind      = "PersistentVolume"
+	claimKind       = "PersistentVolumeClaim"
+	classKind       = "StorageClass"
 )
 
 // change names an object that changed.
@@ -129,6 +171,13 @@ func (n *news) add(c change) bool {
 	return true
 }
 
+// waits reports whether something was added since take was called.
+func (n *news) waits() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.fresh) > 0
+}
+
 // take returns what was added since the last call, and opens n.
 func (n *news) take() map[change]struct{} {
 	n.mu.Lock()
@@ -141,25 +190,65 @@ func (n *news) take() map[change]struct{} {
 // reconcile places pods until the plan is to wait.
 func (s *Scheduler) reconcile(ctx context.Context, _ string) (time.Time, error) {
 	for ctx.Err() == nil {
+		waiting := s.settle.take()
 		s.observe()
+		offered, created := s.offers.take()
+		s.takeCreated(created)
+		s.takeAnswers()
+		again := s.resolve(ctx)
+		s.settle.observed(waiting)
+		s.grant(ctx)
+		fence, fenced := store.FenceFrom(ctx)
 		now := time.Now()
-		p := s.queue.Next(now)
+		p := s.decide(now, offered, fenced)
+		s.answer(offered, p, fence)
+		s.asking.ask(p.Ask)
 		s.carryOut(ctx, p)
 		if p.Wake.IsZero() || p.Wake.After(now) {
-			return p.Wake, nil
+			return controller.Earliest(p.Wake, again), nil
 		}
 	}
 	return time.Time{}, nil
 }
 
+// decide has the queue place pods, and those of offers if this process is fenced as the leader.
+func (s *Scheduler) decide(now time.Time, offered []*offer, fenced bool) plan.Plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range offered {
+		if fenced {
+			s.queue.Offer(one.pods)
+		}
+	}
+	return s.queue.Next(now)
+}
+
+// takeAnswers gives the queue what extenders answered.
+func (s *Scheduler) takeAnswers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.Answer(time.Now(), s.asking.take())
+}
+
+// done gives the queue outcomes.
+func (s *Scheduler) done(outcomes []plan.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.Done(time.Now(), outcomes)
+}
+
 // observe brings the queue up to date: with all objects at first, then with those that changed.
 func (s *Scheduler) observe() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = s.tables.Pods.Notified()
 	changes := s.news.take() // before the objects are read, so that no change is missed
 	if s.queue == nil {
-		s.queue = plan.NewQueue(view.Cluster(s.tables, s.nodes.All(), nil), view.Profile(s.tables))
+		s.queue = plan.NewQueue(view.Cluster(s.tables, s.nodes.All(), nil), view.Profiles(s.tables))
 		for pod := range s.tables.Pods.Objects() {
 			s.queue.AddPod(pod)
 		}
+		s.offers.begin()
 		return
 	}
 	for c := range changes {
@@ -173,7 +262,7 @@ func (s *Scheduler) observe() {
 				s.queue.RemoveNode(c.key.Name)
 			}
 		case policyKind:
-			s.queue.SetProfile(view.Profile(s.tables))
+			s.observePolicies()
 		case serviceKind:
 			observeSelector(s, c, s.tables.Services.Lookup, s.queue.AddService)
 		case controllerKind:
@@ -182,6 +271,23 @@ func (s *Scheduler) observe() {
 			observeSelector(s, c, s.tables.ReplicaSets.Lookup, s.queue.AddReplicaSet)
 		case statefulSetKind:
 			observeSelector(s, c, s.tables.StatefulSets.Lookup, s.queue.AddStatefulSet)
+		case budgetKind:
+			if b, ok := s.tables.Budgets.Lookup(c.key.Namespace, c.key.Name); ok {
+				s.queue.AddBudget(b)
+			} else {
+				s.queue.RemoveBudget(c.key)
+			}
+		case volumeKind, claimKind, classKind:
+			s.observeStorage(c)
+		}
+	}
+}
+
+func (s *Scheduler) observePolicies() {
+	changed := s.queue.SetProfiles(view.Profiles(s.tables))
+	for pod := range s.tables.Pods.Objects() {
+		if changed[plan.SchedulerOf(pod)] {
+			s.queue.AddPod(pod)
 		}
 	}
 }
@@ -205,14 +311,17 @@ func observeSelector[T object.Object](s *Scheduler, c change, lookup func(string
 // carryOut writes what a plan wants and gives the queue the outcomes: those of the bindings first, which the pods that
 // no node fits may have waited for.
 func (s *Scheduler) carryOut(ctx context.Context, p plan.Plan) {
+	p = s.bindClaims(ctx, p)
 	s.write(ctx, p, plan.BindPod, s.bind)
-	s.write(ctx, p, plan.StorePending, s.storePending)
+	unwritten := s.write(ctx, p, plan.StorePending, s.storePending)
+	s.write(ctx, p, plan.StoreUnseen, s.storeUnseen)
+	s.evictVictims(ctx, p, unwritten)
 }
 
-// write does all actions of one verb.
+// write does all actions of one verb, and returns the result of those that are not written.
 func (s *Scheduler) write(ctx context.Context, p plan.Plan, verb string,
 	modify func(a plan.Action, pod *schedulingv1.Pod) error,
-) {
+) (refused map[object.Key]plan.Result) {
 	var keys []object.Key
 	var outcomes []plan.Outcome
 	wanted := map[object.Key]plan.Action{}
@@ -223,8 +332,9 @@ func (s *Scheduler) write(ctx context.Context, p plan.Plan, verb string,
 		}
 	}
 	if len(keys) == 0 {
-		return
+		return nil
 	}
+	refused = map[object.Key]plan.Result{}
 	unwritten := 0
 	var failed error
 	// A pod that changed is placed again as the cache has it, which must not be what it was placed as before.
@@ -251,11 +361,15 @@ func (s *Scheduler) write(ctx context.Context, p plan.Plan, verb string,
 			failed = w.Err
 		}
 		outcomes = append(outcomes, o)
+		if o.Result != plan.Written {
+			refused[k] = o.Result
+		}
 	}
 	if unwritten > 0 && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "pods not written", "verb", verb, "count", unwritten, "error", failed)
 	}
-	s.queue.Done(time.Now(), outcomes)
+	s.done(outcomes)
+	return refused
 }
 
 // resultOf classifies the error of a write. A condition is to be stored whatever else of the pod changed.
@@ -276,7 +390,7 @@ func resultOf(verb string, err error) plan.Result {
 
 // record stores the event of a write.
 func (s *Scheduler) record(o plan.Outcome) {
-	if o.Verb == plan.BindPod {
+	if o.Verb == plan.BindPod || o.Verb == plan.CreateBound {
 		s.events.Event(o.Now, "Normal", "Scheduled",
 			"Successfully assigned "+object.KeyOf(o.Now).String()+" to "+o.Node)
 		return
@@ -294,14 +408,27 @@ func (s *Scheduler) bind(a plan.Action, pod *schedulingv1.Pod) error {
 
 // storePending stores why no node fits a pod, whatever else of the pod changed.
 func (s *Scheduler) storePending(a plan.Action, pod *schedulingv1.Pod) error {
-	if !plan.NeedsNode(pod) || pod.GetMetadata().GetUid() != a.Pod.GetMetadata().GetUid() {
+	if !s.queue.NeedsNode(pod) || pod.GetMetadata().GetUid() != a.Pod.GetMetadata().GetUid() {
 		return errSettled
 	}
-	reason, message := "Unschedulable", a.Message
+	s.setPending(pod, "Unschedulable", a.Message)
+	pod.Status.NominatedNodeName = a.Nominated()
+	return nil
+}
+
+// storeUnseen stores that the scheduler that a pod names was not seen.
+func (s *Scheduler) storeUnseen(a plan.Action, pod *schedulingv1.Pod) error {
+	if !s.queue.AwaitsOther(pod) || pod.GetMetadata().GetUid() != a.Pod.GetMetadata().GetUid() {
+		return errSettled
+	}
+	s.setPending(pod, plan.NotSeen, a.Message)
+	return nil
+}
+
+func (s *Scheduler) setPending(pod *schedulingv1.Pod, reason, message string) {
 	s.tables.SetPodCondition(pod, &schedulingv1.PodCondition{
 		Type: plan.PodScheduled, Status: "False", Reason: &reason, Message: &message,
 	})
-	return nil
 }
 
 // errSettled ends a change of a pod that has a node or is gone by now.

@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 
@@ -37,9 +38,17 @@ func mayBind(identity.Caller, string, string) bool            { return true }
 // followed returns tables over a store, whose caches are kept up to date.
 func followed(t *testing.T, st *store.Store) *kinds.Tables {
 	t.Helper()
+	return followedBy(t, st, nil)
+}
+
+// followedBy is followed with a rule for new pods.
+func followedBy(t *testing.T, st *store.Store,
+	creating func([]*schedulingv1.Pod) *resource.Creation[*schedulingv1.Pod],
+) *kinds.Tables {
+	t.Helper()
 	tables := kinds.New(kinds.Config{
 		Store: st, Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind,
-		Log: slog.New(slog.DiscardHandler),
+		Creating: creating, Log: slog.New(slog.DiscardHandler),
 	})
 	for _, k := range tables.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -54,7 +63,7 @@ func followed(t *testing.T, st *store.Store) *kinds.Tables {
 func leading(t *testing.T) (*Scheduler, *schedulingv1.Pod) {
 	t.Helper()
 	tables := followed(t, etcdtest.Store(t))
-	s := NewScheduler(tables, noNodes{}, noNodes{}, slog.New(slog.DiscardHandler))
+	s := NewScheduler(tables, noNodes{}, noNodes{}, nil, slog.New(slog.DiscardHandler))
 	s.observe()
 	return s, newPod(t, tables, "p")
 }
@@ -111,7 +120,7 @@ func TestAPodThatChangedIsPlacedAgainOnceTheCacheHasTheChange(t *testing.T) {
 	st := etcdtest.Store(t)
 	client, hold := etcdtest.LateClient(t)
 	tables, away := followed(t, store.New(client, st.Prefix())), followed(t, st)
-	s := NewScheduler(tables, noNodes{}, noNodes{}, slog.New(slog.DiscardHandler))
+	s := NewScheduler(tables, noNodes{}, noNodes{}, nil, slog.New(slog.DiscardHandler))
 	pod := newPod(t, tables, "p")
 	s.observe()
 	release := hold()
@@ -137,6 +146,30 @@ func TestAPodThatChangedIsPlacedAgainOnceTheCacheHasTheChange(t *testing.T) {
 	s.carryOut(t.Context(), binding(changed))
 	if nodeOf(t, s, pod) != "node" {
 		t.Errorf("it is on node %q", nodeOf(t, s, pod))
+	}
+}
+
+func TestAPodOfASchedulerThatWasNotSeenGetsACondition(t *testing.T) {
+	s, own := leading(t)
+	pod, err := s.tables.Pods.Create(t.Context(), &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: "foreign"},
+		Spec: &schedulingv1.PodSpec{
+			SchedulerName: "custom-scheduler", Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p plan.Plan
+	for _, of := range []*schedulingv1.Pod{pod, own} {
+		p.Do = append(p.Do, plan.Action{Verb: plan.StoreUnseen, Decision: plan.Decision{Pod: of, Message: "not seen"}})
+	}
+	s.carryOut(t.Context(), p)
+	for of, want := range map[*schedulingv1.Pod]string{pod: plan.NotSeen, own: ""} {
+		now, err := s.tables.Pods.Get(t.Context(), "default", of.GetMetadata().GetName())
+		if c := placement.PodCondition(now, plan.PodScheduled); err != nil || c.GetReason() != want {
+			t.Errorf("%s: %v, %v", of.GetMetadata().GetName(), c, err)
+		}
 	}
 }
 

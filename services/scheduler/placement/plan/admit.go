@@ -37,11 +37,13 @@ const (
 
 // AdmissionView is everything that decides on a pod that is created.
 type AdmissionView struct {
-	Pod       *schedulingv1.Pod
-	Namespace *schedulingv1.Namespace // that the pod is created in; nil has no annotations
-	Admission *schedulingv1.AdmissionConfig
-	Master    *schedulingv1.KubernetesMasterConfig
-	MayBind   bool // the user may create pods/binding in the namespace, as services may
+	Pod           *schedulingv1.Pod
+	Namespace     *schedulingv1.Namespace // that the pod is created in; nil has no annotations
+	Admission     *schedulingv1.AdmissionConfig
+	Master        *schedulingv1.KubernetesMasterConfig
+	Classes       []*schedulingv1.PriorityClass // those that are stored
+	MayBind       bool                          // the user may create pods/binding in the namespace, as services may
+	MayBeCritical bool                          // the user may use the system's priority class that the pod names
 }
 
 // Admission is the result for a pod. It is stored if neither Fields nor Forbidden says otherwise.
@@ -77,6 +79,9 @@ func Admit(v AdmissionView) Admission {
 	plugins := configured(v.Admission, v.Master)
 	Default(pod.Spec)
 	out.Forbidden = forbidden(plugins, v.Pod.GetSpec(), v.MayBind)
+	if refusal := Reserved("spec.", pod.Spec, v.MayBeCritical); refusal != "" && out.Forbidden == "" {
+		out.Forbidden = refusal
+	}
 	if refusal := selectNodes(plugins, v.Namespace, pod); refusal != "" && out.Forbidden == "" {
 		out.Forbidden = refusal
 	}
@@ -84,21 +89,64 @@ func Admit(v AdmissionView) Admission {
 		placement.TolerateAsDaemon(pod.Spec)
 	}
 	if disabled := plugins[defaultTolerationsPlugin].GetConfiguration().GetFields()["disable"].GetBoolValue(); !disabled {
-		tolerateForAWhile(pod.Spec)
+		tolerateForAWhile(pod.Spec, v.Master)
 	}
+	out.Fields = Prioritize(v.Classes, pod.Spec)
 	class := placement.QOSClass(pod.Spec)
 	if class != placement.BestEffortClass {
 		tolerateShortMemory(pod.Spec)
 	}
 	pod.Status = &schedulingv1.PodStatus{Phase: proto.String(placement.Pending), QosClass: class}
-	out.Fields, out.Warnings = ValidateSpec("spec", pod.Spec)
+	fields, warnings := ValidateSpec("spec", pod.Spec)
+	unforced, more := SpecNotInForce("spec", pod.Spec)
+	out.Fields, out.Warnings = slices.Concat(out.Fields, fields, unforced), append(warnings, more...)
 	return out
+}
+
+// AdmitUpdate checks the change of a pod by a user. The agents of nodes and this service write the rest.
+func AdmitUpdate(old, pod *schedulingv1.Pod) Admission {
+	out := Admission{Pod: pod}
+	switch {
+	case old.GetSpec().GetNodeName() != pod.GetSpec().GetNodeName():
+		out.Fields = []object.Fault{{
+			Path: "spec.nodeName", Description: "cannot be changed: a binding says where a pod runs",
+		}}
+	case !proto.Equal(old.GetStatus(), pod.GetStatus()):
+		out.Forbidden = "the status of a pod is written by the agent of its node alone, through PodAgentService"
+	}
+	return out
+}
+
+// CheckPodUpdate returns what is wrong with a change of a pod, by any author. A binding is allowed.
+func CheckPodUpdate(old, pod *schedulingv1.Pod) []object.Fault {
+	was, is := old.GetSpec(), pod.GetSpec()
+	if proto.Equal(was, is) {
+		return nil
+	}
+	if was.GetNodeName() == "" && is.GetNodeName() != "" {
+		bound := proto.CloneOf(was)
+		bound.NodeName = is.GetNodeName()
+		if proto.Equal(bound, is) {
+			return nil
+		}
+	}
+	if len(is.GetSchedulingGates()) < len(was.GetSchedulingGates()) {
+		old = proto.CloneOf(old) // gates may be opened
+		old.Spec.SchedulingGates = is.GetSchedulingGates()
+	}
+	bad := checkUpdate(old, pod)
+	if was.ActiveDeadlineSeconds != nil &&
+		(is.ActiveDeadlineSeconds == nil || is.GetActiveDeadlineSeconds() > was.GetActiveDeadlineSeconds()) {
+		bad = append(bad, object.Fault{Path: "spec.activeDeadlineSeconds", Description: "can only become shorter"})
+	}
+	fields, _ := ValidateSpec("spec", is)
+	return append(bad, fields...)
 }
 
 // Default fills in what a pod's spec leaves out, as templates get it too.
 func Default(spec *schedulingv1.PodSpec) {
 	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, "Always")
-	spec.SchedulerName = cmp.Or(spec.SchedulerName, defaultScheduler)
+	spec.SchedulerName = cmp.Or(spec.SchedulerName, DefaultScheduler)
 	if spec.TerminationGracePeriodSeconds == nil {
 		spec.TerminationGracePeriodSeconds = proto.Int32(defaultGraceSeconds)
 	}
@@ -121,17 +169,21 @@ func Default(spec *schedulingv1.PodSpec) {
 	}
 }
 
-// tolerateForAWhile lets a pod stay for five minutes on a node that is not ready or not reachable, unless it says
-// itself what it bears then.
-func tolerateForAWhile(spec *schedulingv1.PodSpec) {
-	for _, key := range []string{placement.NotReadyTaint, placement.UnreachableTaint} {
+// tolerateForAWhile lets a pod stay for five minutes, or as the master's configuration says, on a node that is not
+// ready or not reachable, unless it says itself what it bears then.
+func tolerateForAWhile(spec *schedulingv1.PodSpec, master *schedulingv1.KubernetesMasterConfig) {
+	for _, one := range []struct{ key, flag string }{
+		{placement.NotReadyTaint, notReadySecondsFlag}, {placement.UnreachableTaint, unreachableSecondsFlag},
+	} {
+		key := one.key
 		said := slices.ContainsFunc(spec.GetTolerations(), func(t *schedulingv1.Toleration) bool {
 			return (t.GetKey() == "" || placement.TaintKey(t.GetKey()) == key) &&
 				(t.GetEffect() == "" || t.GetEffect() == placement.NoExecute)
 		})
 		if !said {
 			spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{
-				Key: key, Operator: "Exists", Effect: placement.NoExecute, TolerationSeconds: proto.Int32(defaultTolerationSeconds),
+				Key: key, Operator: "Exists", Effect: placement.NoExecute,
+				TolerationSeconds: proto.Int32(tolerationSeconds(master, one.flag)),
 			})
 		}
 	}
@@ -157,11 +209,9 @@ func tolerateShortMemory(spec *schedulingv1.PodSpec) {
 func configured(a *schedulingv1.AdmissionConfig,
 	m *schedulingv1.KubernetesMasterConfig,
 ) map[string]*schedulingv1.AdmissionPluginConfig {
-	out := maps.Clone(a.GetAdmissionConfig().GetPluginConfig())
-	if out == nil {
-		out = map[string]*schedulingv1.AdmissionPluginConfig{}
-	}
-	for name, p := range m.GetKubernetesMasterConfig().GetAdmissionConfig().GetPluginConfig() {
+	out := withFiles(a.GetAdmissionConfig().GetPluginConfig(), a.GetStatus().GetFiles())
+	for name, p := range withFiles(m.GetKubernetesMasterConfig().GetAdmissionConfig().GetPluginConfig(),
+		m.GetStatus().GetFiles()) {
 		if _, ok := out[name]; !ok {
 			out[name] = p
 		}
@@ -206,18 +256,17 @@ func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields
 	return fields
 }
 
-// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins should
-// read.
-func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins) []string {
+// AdmissionNotInForce names what of a configuration is stored and has no effect: plugins that are not built, and files
+// that plugins should read and that are not among those in force.
+func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins, files []*schedulingv1.AdmissionPluginFile) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(plugins.GetPluginConfig())) {
-		switch name {
-		case defaultTolerationsPlugin, nodeConstraintsPlugin, nodeSelectorPlugin:
-			if plugins.GetPluginConfig()[name].GetLocation() != "" {
-				out = append(out, name+".location")
-			}
-		default:
+		location := plugins.GetPluginConfig()[name].GetLocation()
+		switch {
+		case !builtPlugin(name):
 			out = append(out, name)
+		case location != "" && fileOf(files, name, location).GetConfiguration() == nil:
+			out = append(out, name+".location")
 		}
 	}
 	return out
@@ -347,6 +396,11 @@ func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []object.Faul
 			bad(fmt.Sprintf(".volumes[%d].name", i), fmt.Sprintf("there is another volume %q", v.GetName()))
 		}
 		volumes[v.GetName()] = true
+		if v.GetPersistentVolumeClaim() != nil {
+			for _, why := range validation.IsDNS1123Subdomain(v.GetPersistentVolumeClaim().GetClaimName()) {
+				bad(fmt.Sprintf(".volumes[%d].persistentVolumeClaim.claimName", i), why)
+			}
+		}
 	}
 	names := map[string]bool{}
 	for i, c := range spec.GetInitContainers() {
@@ -376,6 +430,7 @@ func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []object.Faul
 		validatePodAffinity(path+".affinity.podAntiAffinity",
 			affinity.GetPodAntiAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(),
 			affinity.GetPodAntiAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
+		validateSpread(path+".topologySpreadConstraints", spec.GetTopologySpreadConstraints()),
 		placement.ValidateQuantities(path, spec), placement.ValidatePorts(path, spec),
 	), warnings
 }
@@ -435,9 +490,9 @@ func validatePodAffinity(path string, required []*schedulingv1.PodAffinityTerm,
 	return fields
 }
 
-// CheckUpdate returns the wrong fields of a change of a pod that exists: of its spec only images, activeDeadlineSeconds
+// checkUpdate returns the wrong fields of a change of a pod that exists: of its spec only images, activeDeadlineSeconds
 // and tolerations may change, and nodeName once, when the pod is bound.
-func CheckUpdate(before, after *schedulingv1.Pod) []object.Fault {
+func checkUpdate(before, after *schedulingv1.Pod) []object.Fault {
 	x, y := proto.Clone(before.GetSpec()).(*schedulingv1.PodSpec), proto.Clone(after.GetSpec()).(*schedulingv1.PodSpec)
 	if x == nil || y == nil {
 		return nil
@@ -470,7 +525,7 @@ func InForce(notBuilt []string) *metav1.Condition {
 		return &metav1.Condition{Type: "InForce", Status: "True", Reason: proto.String("AllInForce")}
 	}
 	return &metav1.Condition{
-		Type: "InForce", Status: "False", Severity: "Warning", Reason: proto.String("NotBuilt"),
-		Message: proto.String("stored and not built yet: " + strings.Join(notBuilt, ", ")),
+		Type: "InForce", Status: "False", Severity: "Warning", Reason: proto.String("NotInForce"),
+		Message: proto.String("stored and not in force: " + strings.Join(notBuilt, ", ")),
 	}
 }

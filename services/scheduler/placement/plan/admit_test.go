@@ -42,6 +42,7 @@ func TestAPodGetsItsDefaults(t *testing.T) {
 		{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int32(300)},
 		{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int32(300)},
 	}
+	want.Spec.Priority, want.Spec.PreemptionPolicy = proto.Int32(0), proto.String(PreemptLowerPriority)
 	want.Status = &schedulingv1.PodStatus{Phase: proto.String("Pending"), QosClass: "BestEffort"}
 	if diff := cmp.Diff(want, got.Pod, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -272,7 +273,7 @@ func TestSecondsBesideNoScheduleAreAcceptedWithAWarning(t *testing.T) {
 		Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600),
 	}}
 	got := admit(p)
-	want := []string{"spec.tolerations[0].tolerationSeconds: means nothing unless the effect is NoExecute"}
+	want := []string{"spec.tolerations[0].tolerationSeconds: means nothing with the effect NoSchedule"}
 	if diff := cmp.Diff(want, got.Warnings); diff != "" || !got.Allowed() {
 		t.Errorf("(-want +got):\n%s\n%s", diff, got.Reason())
 	}
@@ -281,9 +282,9 @@ func TestSecondsBesideNoScheduleAreAcceptedWithAWarning(t *testing.T) {
 func TestLimitsAloneAreRequestsToo(t *testing.T) {
 	p := newPod("p")
 	p.Spec.Containers[0].Resources.Limits = map[string]*structpb.Value{"cpu": text("1"), "memory": text("1Gi")}
-	got := admit(p)
-	if placement.RequestsOf(got.Pod.Spec).MilliCPU != 1000 || got.Pod.GetStatus().GetQosClass() != "Guaranteed" {
-		t.Errorf("%v", got.Pod)
+	Default(p.Spec)
+	if placement.RequestsOf(p.Spec).MilliCPU != 1000 || placement.QOSClass(p.Spec) != "Guaranteed" {
+		t.Errorf("%v", p)
 	}
 }
 
@@ -369,7 +370,7 @@ func TestPluginsThatAreNotInForceAreNamed(t *testing.T) {
 	plugins.PluginConfig["PodTolerationRestriction"] = &schedulingv1.AdmissionPluginConfig{}
 	plugins.PluginConfig["PodNodeConstraints"] = &schedulingv1.AdmissionPluginConfig{Location: "file"}
 	if diff := cmp.Diff([]string{"PodNodeConstraints.location", "PodTolerationRestriction"},
-		AdmissionNotInForce(plugins)); diff != "" {
+		AdmissionNotInForce(plugins, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -393,13 +394,13 @@ func TestCheckUpdate(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			after := proto.Clone(before).(*schedulingv1.Pod)
 			tt.change(after)
-			if got := CheckUpdate(before, after); (len(got) == 0) != tt.ok {
-				t.Errorf("CheckUpdate = %v", got)
+			if got := checkUpdate(before, after); (len(got) == 0) != tt.ok {
+				t.Errorf("checkUpdate = %v", got)
 			}
 		})
 	}
 	bound := newPod("p", on("a"))
-	if got := CheckUpdate(bound, newPod("p", on("b"))); len(got) == 0 {
+	if got := checkUpdate(bound, newPod("p", on("b"))); len(got) == 0 {
 		t.Error("a bound pod may be bound elsewhere")
 	}
 }

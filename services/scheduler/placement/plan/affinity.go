@@ -61,91 +61,145 @@ func newTerm(t *schedulingv1.PodAffinityTerm, namespace string, weight int64) te
 }
 
 // topology is where a pod may not be, must be and had better be, for the sake of the pods that run. Values are those of
-// the labels that the terms name; a node without the label is in no domain.
+// the labels that the terms name; a node without the label is in no domain. Everything is counted, so that pods may
+// leave as well.
 type topology struct {
+	board      *board
 	own        *terms
 	key        podKey
 	labels     labels.Set
 	hardWeight int64
 
-	forbidden map[domain]bool // true if the pod itself keeps away, false if one that runs does
-	barring   []string        // the labels in forbidden, in order
-	near      map[string]bool // joined values of the terms' labels where one pod meets all terms
-	met       bool            // a pod meets all terms, wherever it is
+	forbidden map[domain]keepers
+	barring   []string         // labels that forbidden had, in order
+	near      map[string]int32 // pods that meet all terms, by the joined values of the terms' labels
+	met       int32            // pods that meet all terms, wherever they are
 	weights   map[domain]int64
-	weighed   []string // the labels in weights, in order
+	coarse    []string // labels that weights had and that are among the board's places, in order
+	fine      []string // the other ones
+	moved     moved
 }
 
 type domain struct{ key, value string }
 
-func newTopology(c *Cluster, own *terms, key podKey, have labels.Set, hardWeight int64) *topology {
+// keepers are how often pods keep away from a domain: the pod itself, and those that run.
+type keepers struct{ own, theirs int32 }
+
+// moved is where the nodes are for which a topology says something else than before.
+type moved struct {
+	everywhere bool
+	domains    []domain
+}
+
+func newTopology(b *board, own *terms, key podKey, have labels.Set) *topology {
 	t := &topology{
-		own: own, key: key, labels: have, hardWeight: hardWeight,
-		forbidden: map[domain]bool{}, near: map[string]bool{}, weights: map[domain]int64{},
+		board: b, own: own, key: key, labels: have, hardWeight: b.profile.hardWeight,
+		forbidden: map[domain]keepers{}, near: map[string]int32{}, weights: map[domain]int64{},
 	}
 	if own == nil {
 		t.own = &terms{}
-		for b := range c.affine {
-			t.see(b)
-		}
-		return t
 	}
-	for _, b := range c.pods {
-		t.see(b)
+	var spaces []string // that the terms name
+	for _, list := range [][]term{t.own.near, t.own.away, t.own.preferred} {
+		for _, o := range list {
+			for _, n := range o.namespaces {
+				spaces = insert(spaces, n)
+			}
+		}
+	}
+	for _, name := range spaces {
+		if s := b.cluster.spaces[name]; s != nil {
+			for _, other := range s.pods {
+				t.see(other, other.node, 1)
+			}
+		}
+	}
+	for other := range b.cluster.affine {
+		if _, seen := slices.BinarySearch(spaces, other.key.namespace); !seen {
+			t.see(other, other.node, 1)
+		}
 	}
 	return t
 }
 
-// see takes a pod that runs into account.
-func (t *topology) see(b *bound) {
-	if b.node == nil {
+// see takes into account that a pod runs on a node (by is 1), or no longer does (-1).
+func (t *topology) see(b *bound, n *node, by int32) {
+	if n == nil {
 		return
 	}
 	if b.terms != nil {
-		t.meet(b)
+		t.meet(b, n, by)
 	}
 	for _, own := range t.own.away {
 		if own.selects(b.key, b.labels) {
-			t.forbid(own.key, b.node, true)
+			t.forbid(own.key, n, keepers{own: by})
 		}
 	}
 	if len(t.own.near) > 0 && !slices.ContainsFunc(t.own.near, func(o term) bool { return !o.selects(b.key, b.labels) }) {
-		t.met = true
-		if values, ok := t.values(b.node); ok {
-			t.near[values] = true
-		}
+		t.follow(n, by)
 	}
 	for _, own := range t.own.preferred {
 		if own.selects(b.key, b.labels) {
-			t.weigh(own.key, b.node, own.weight)
+			t.weigh(own.key, n, own.weight*int64(by))
 		}
 	}
 }
 
 // meet takes into account what a pod that runs says about the newcomer.
-func (t *topology) meet(b *bound) {
+func (t *topology) meet(b *bound, n *node, by int32) {
 	for _, theirs := range b.terms.away {
 		if theirs.selects(t.key, t.labels) {
-			t.forbid(theirs.key, b.node, false)
+			t.forbid(theirs.key, n, keepers{theirs: by})
 		}
 	}
 	for _, theirs := range b.terms.near {
 		if theirs.selects(t.key, t.labels) {
-			t.weigh(theirs.key, b.node, t.hardWeight)
+			t.weigh(theirs.key, n, t.hardWeight*int64(by))
 		}
 	}
 	for _, theirs := range b.terms.preferred {
 		if theirs.selects(t.key, t.labels) {
-			t.weigh(theirs.key, b.node, theirs.weight)
+			t.weigh(theirs.key, n, theirs.weight*int64(by))
 		}
 	}
 }
 
-func (t *topology) forbid(key string, n *node, own bool) {
-	if value, ok := n.labels[key]; ok {
-		d := domain{key, value}
-		t.forbidden[d] = t.forbidden[d] || own
+func (t *topology) forbid(key string, n *node, by keepers) {
+	value, ok := n.labels[key]
+	if !ok {
+		return
+	}
+	d := domain{key, value}
+	was := t.forbidden[d]
+	is := keepers{was.own + by.own, was.theirs + by.theirs}
+	if is == (keepers{}) {
+		delete(t.forbidden, d)
+	} else {
+		t.forbidden[d] = is
 		t.barring = insert(t.barring, key)
+	}
+	if was == (keepers{}) || is == (keepers{}) {
+		t.moved.domains = append(t.moved.domains, d)
+	}
+}
+
+// follow counts a pod that meets all required terms.
+func (t *topology) follow(n *node, by int32) {
+	met := t.met > 0
+	if t.met += by; met != (t.met > 0) {
+		t.moved.everywhere = true
+	}
+	values, ok := t.values(n)
+	if !ok {
+		return
+	}
+	was := t.near[values]
+	if t.near[values] = was + by; was+by == 0 {
+		delete(t.near, values)
+	}
+	if was == 0 || was+by == 0 {
+		key := t.own.near[0].key
+		t.moved.domains = append(t.moved.domains, domain{key, n.labels[key]})
 	}
 }
 
@@ -154,8 +208,21 @@ func (t *topology) weigh(key string, n *node, weight int64) {
 	if !ok {
 		return
 	}
-	t.weights[domain{key, value}] += weight
-	t.weighed = insert(t.weighed, key)
+	d := domain{key, value}
+	if t.weights[d] += weight; t.weights[d] == 0 {
+		delete(t.weights, d)
+	}
+	if slices.Contains(t.coarse, key) {
+		return
+	}
+	if !slices.Contains(t.fine, key) {
+		if t.board.coarse(key) {
+			t.coarse = insert(t.coarse, key)
+			return
+		}
+		t.fine = insert(t.fine, key)
+	}
+	t.moved.domains = append(t.moved.domains, d)
 }
 
 // insert adds a value to a sorted list that does not have it.
@@ -191,33 +258,35 @@ func (t *topology) meets(n *node) bool {
 	if len(t.own.near) == 0 {
 		return true
 	}
-	if !t.met {
+	if t.met == 0 {
 		return !slices.ContainsFunc(t.own.near, func(o term) bool { return !o.selects(t.key, t.labels) })
 	}
 	values, ok := t.values(n)
-	return ok && t.near[values]
+	return ok && t.near[values] > 0
 }
 
-// binding reports whether any node may be out for the sake of pods that run.
-func (t *topology) binding() bool { return t != nil && (len(t.forbidden) > 0 || len(t.own.near) > 0) }
+// idle reports whether all nodes are equal to the topology.
+func (t *topology) idle() bool {
+	return t == nil || len(t.forbidden) == 0 && len(t.own.near) == 0 && len(t.weights) == 0
+}
 
 // barred returns the domain that a node is in and the pod may not be in, and whether it is the pod itself that keeps
 // away.
 func (t *topology) barred(n *node) (d domain, own, is bool) {
 	for _, key := range t.barring {
 		if value, ok := n.labels[key]; ok {
-			if own, is = t.forbidden[domain{key, value}]; is {
-				return domain{key, value}, own, true
+			if by, is := t.forbidden[domain{key, value}]; is {
+				return domain{key, value}, by.own > 0, true
 			}
 		}
 	}
 	return domain{}, false, false
 }
 
-// weight returns the sum of the preferences that a node meets.
-func (t *topology) weight(n *node) int64 {
+// weight returns the sum of the preferences that a node meets, by some labels.
+func (t *topology) weight(n *node, keys []string) int64 {
 	var sum int64
-	for _, key := range t.weighed {
+	for _, key := range keys {
 		if v, ok := n.labels[key]; ok {
 			sum += t.weights[domain{key, v}]
 		}

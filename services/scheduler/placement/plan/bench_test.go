@@ -2,7 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
@@ -22,6 +25,117 @@ func deployment(c *Cluster, pods, applications int) []*schedulingv1.Pod {
 		c.AddService(s)
 	}
 	return out
+}
+
+// processor returns the processor time of this process, which other programs on the host disturb less than the clock.
+func processor(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// placeRounds places pods as a Queue does, and returns the processor time.
+func placeRounds(b *testing.B, c *Cluster, p *Profile, pods []*schedulingv1.Pod) time.Duration {
+	var turn uint64
+	begin := processor(b)
+	for round := range slices.Chunk(pods, mostAtOnce) {
+		for _, d := range placeAll(c, p, round, &turn) {
+			if d.Node == "" {
+				b.Fatal(d.Message)
+			}
+		}
+	}
+	return processor(b) - begin
+}
+
+// BenchmarkRounds is 2,000 pods that are placed in rounds, by what they ask for.
+func BenchmarkRounds(b *testing.B) {
+	template := pod(b, "004-74")
+	kinds := []struct {
+		name string
+		make func(c *Cluster, n int) []*schedulingv1.Pod
+	}{
+		{"basic", func(_ *Cluster, n int) []*schedulingv1.Pod { return deployment(NewCluster(), n, 1) }},
+		{"spread", func(c *Cluster, n int) []*schedulingv1.Pod { return deployment(c, n, 1) }},
+		{"apart", func(c *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				p.Metadata.Labels["security"] = "s1"
+				p.Spec.Affinity = template.Spec.Affinity
+			}
+			return pods
+		}},
+		{"selector", func(_ *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				selecting("zone", "1")(p)
+			}
+			return pods
+		}},
+		{"distinct", func(_ *Cluster, n int) []*schedulingv1.Pod { return deployment(NewCluster(), n, n) }},
+		{"services", func(c *Cluster, n int) []*schedulingv1.Pod { return deployment(c, n, n) }},
+		{"even", func(_ *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				spreading(over("zone", doNotSchedule, map[string]any{"labelSelector": map[string]any{}, "matchLabelKeys": []any{
+					"app",
+				}}))(p)
+			}
+			return pods
+		}},
+		{"even by node", func(_ *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				spreading(over(hostnameLabel, doNotSchedule, map[string]any{
+					"labelSelector": map[string]any{}, "matchLabelKeys": []any{"app"},
+				}))(p)
+			}
+			return pods
+		}},
+		{"rather even", func(_ *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				for _, key := range []string{"zone", hostnameLabel} {
+					spreading(over(key, scheduleAnyway, map[string]any{
+						"labelSelector": map[string]any{}, "matchLabelKeys": []any{"app"},
+					}))(p)
+				}
+			}
+			return pods
+		}},
+		{"near", func(_ *Cluster, n int) []*schedulingv1.Pod {
+			pods := deployment(NewCluster(), n, 1)
+			for _, p := range pods {
+				stayingNear(p)
+				p.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].TopologyKey = "zone"
+			}
+			return pods
+		}},
+	}
+	for _, kind := range kinds {
+		for _, nodes := range []int{500, 5000, 20000} {
+			b.Run(fmt.Sprintf("%s/nodes=%d", kind.name, nodes), func(b *testing.B) {
+				var spent time.Duration
+				const pods = 2000
+				for b.Loop() {
+					c := NewCluster()
+					for i := range nodes {
+						zone := fmt.Sprint(i % 3)
+						c.AddNode(newNode(fmt.Sprintf("node-%05d", i), labelled("zone", zone),
+							labelled("topology.kubernetes.io/zone", zone)))
+					}
+					list := kind.make(c, pods)
+					if kind.name == "apart" {
+						list = list[:min(pods, nodes)]
+					}
+					spent += placeRounds(b, c, Policy(nil), list) * pods / time.Duration(len(list))
+				}
+				b.ReportMetric(float64(spent.Microseconds())/float64(pods*b.N), "cpu-µs/pod")
+			})
+		}
+	}
 }
 
 func BenchmarkPlace(b *testing.B) {
@@ -108,6 +222,39 @@ func BenchmarkPlaceNowhere(b *testing.B) {
 	for b.Loop() {
 		if d := placeAll(c, profile, []*schedulingv1.Pod{pod}, &turn)[0]; d.Node != "" {
 			b.Fatal(d.Node)
+		}
+	}
+}
+
+// BenchmarkExplain is the explanation of a pod by the state of a queue: of one that fits on every node, and of one that
+// fits nowhere. held-ms is the time in which no pod is placed.
+func BenchmarkExplain(b *testing.B) {
+	for _, pods := range []int{10_000, 100_000} {
+		q := NewQueue(NewCluster(), Policies(nil))
+		for i := range 5000 {
+			zone := fmt.Sprint(i % 3)
+			q.AddNode(newNode(fmt.Sprintf("node-%05d", i), labelled("zone", zone),
+				labelled("topology.kubernetes.io/zone", zone)))
+		}
+		for round := range slices.Chunk(deployment(q.Cluster, pods, 100), mostAtOnce) {
+			placeAll(q.Cluster, q.Of(nil), round, &q.turn)
+		}
+		for name, pod := range map[string]*schedulingv1.Pod{
+			"fits":    newPod("one", carrying("app", "app-7"), asking("cpu", "100m")),
+			"nowhere": newPod("one", carrying("app", "app-7"), asking("cpu", "5"), selecting("disk", "ssd")),
+		} {
+			b.Run(fmt.Sprintf("%s/nodes=5000/pods=%d", name, pods), func(b *testing.B) {
+				var held time.Duration
+				for b.Loop() {
+					begin := time.Now()
+					e := q.Explain(nil, pod, nil)
+					held += time.Since(begin)
+					if out := e.Response(); len(out.GetNodes()) != 5000 {
+						b.Fatal(out.GetMessage())
+					}
+				}
+				b.ReportMetric(float64(held.Microseconds())/1000/float64(b.N), "held-ms")
+			})
 		}
 	}
 }

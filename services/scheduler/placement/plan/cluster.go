@@ -32,6 +32,15 @@ type Cluster struct {
 	spaces map[string]*space
 	zones  map[string]int32 // 1 and up
 	groups map[string]*group
+
+	grouped uint64 // counts the changes of groups
+	dropped uint64 // counts how often groups were dropped
+	budgets map[object.Key]guard
+	ranks   map[int32]int  // pods by their priority
+	avoided map[string]int // by controller: how many nodes its pods had better avoid
+	boards  []*board       // by their last use; none until pods are placed
+	limits  limits         // of each board
+	stock   stock
 }
 
 // maxGroups bounds the groups whose counts are kept current; beyond it they are recounted.
@@ -53,6 +62,8 @@ type node struct {
 	name    string
 	labels  labels.Set
 	slot    int
+	at      int    // index in Cluster.nodes while there is a board
+	changed uint32 // counts the changes of the node and its pods while there is a board
 	has     placement.Resources
 	maxPods int64
 	zone    int32           // 0 if it says neither region nor zone
@@ -77,8 +88,20 @@ type bound struct {
 	requests    placement.Resources
 	cpu, memory int64
 	ports       []placement.HostPort
+	disks       []disk
+	claims      []object.Key
 	leaving     bool
-	terms       *terms // nil if it does not care about other pods
+	nominated   bool // it does not run: the room that others leave for it is reserved
+	priority    int32
+	started     int64    // Unix time in nanoseconds
+	terms       *terms   // nil if it does not care about other pods
+	members     *members // nil if it is not known which groups select it
+}
+
+// members are the groups that select the pods of a class.
+type members struct {
+	groups  []*group
+	grouped uint64 // the cluster's count that they are of; 0: not known
 }
 
 // group is the number of pods on each node that some selectors of a namespace select.
@@ -93,7 +116,9 @@ func NewCluster() *Cluster {
 	return &Cluster{
 		byName: map[string]*node{}, pods: map[podKey]*bound{}, lost: map[string]map[*bound]struct{}{},
 		affine: map[*bound]struct{}{},
-		spaces: map[string]*space{}, zones: map[string]int32{}, groups: map[string]*group{},
+		spaces: map[string]*space{}, zones: map[string]int32{}, groups: map[string]*group{}, avoided: map[string]int{},
+		budgets: map[object.Key]guard{}, ranks: map[int32]int{},
+		grouped: 1, limits: defaultLimits(), stock: newStock(),
 	}
 }
 
@@ -107,7 +132,8 @@ func (c *Cluster) Pods() int { return len(c.pods) }
 func (c *Cluster) AddNode(msg *nodev1.Node) {
 	name := msg.GetMetadata().GetName()
 	n := c.byName[name]
-	if n == nil {
+	fresh := n == nil
+	if fresh {
 		n = &node{name: name, pods: map[*bound]struct{}{}, slot: c.freeSlot()}
 		c.slots[n.slot] = n
 		c.byName[name] = n
@@ -118,8 +144,25 @@ func (c *Cluster) AddNode(msg *nodev1.Node) {
 		}
 		delete(c.lost, name)
 	}
+	had, zone := n.labels, n.zone
+	c.avoid(n, -1)
 	n.read(msg)
 	n.zone = c.zoneOf(msg)
+	c.avoid(n, 1)
+	if fresh || zone != n.zone || !maps.Equal(had, n.labels) {
+		c.boards = nil
+	} else {
+		c.note(change{node: n})
+	}
+}
+
+// avoid counts the controllers whose pods had better go elsewhere than to a node.
+func (c *Cluster) avoid(n *node, by int) {
+	for owner := range n.avoid {
+		if c.avoided[owner] += by; c.avoided[owner] == 0 {
+			delete(c.avoided, owner)
+		}
+	}
 }
 
 // RemoveNode takes a node away; pods that are bound to it count again should it come back.
@@ -128,6 +171,8 @@ func (c *Cluster) RemoveNode(name string) {
 	if n == nil {
 		return
 	}
+	c.boards = nil
+	c.avoid(n, -1)
 	for b := range n.pods {
 		c.detach(b)
 		c.lose(b)
@@ -244,6 +289,15 @@ func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
 	m, node := pod.GetMetadata(), pod.GetSpec().GetNodeName()
 	old := c.pods[podKey{m.GetNamespace(), m.GetName()}]
 	switch {
+	case placeable(pod) && pod.GetStatus().GetNominatedNodeName() != "":
+		if old != nil && old.nominated && old.nodeName == pod.GetStatus().GetNominatedNodeName() {
+			return none
+		}
+		c.reserve(pod, pod.GetStatus().GetNominatedNodeName())
+		if old == nil {
+			return none
+		}
+		return room
 	case !placement.Assigned(pod):
 		return c.RemovePod(m.GetNamespace(), m.GetName())
 	case old == nil:
@@ -261,26 +315,54 @@ func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
 }
 
 // bind adds a pod as if it were bound to a node.
-func (c *Cluster) bind(pod *schedulingv1.Pod, nodeName string) *bound {
+func (c *Cluster) bind(pod *schedulingv1.Pod, nodeName string) {
+	b := newBound(pod, nodeName)
+	c.RemovePod(b.key.namespace, b.key.name)
+	c.put(b)
+}
+
+func newBound(pod *schedulingv1.Pod, nodeName string) *bound {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
 	b := &bound{
 		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: nodeName,
 		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil,
-		terms: newTerms(pod),
+		disks: disksOf(spec), claims: claimsOf(m.GetNamespace(), spec), terms: newTerms(pod), priority: spec.GetPriority(),
+		started: started(pod),
 	}
 	b.cpu, b.memory = placement.NonZeroRequestsOf(spec)
-	c.RemovePod(b.key.namespace, b.key.name)
-	c.put(b)
 	return b
+}
+
+// bindAs adds a pod of a class as if it were bound to a node.
+func (c *Cluster) bindAs(k *class, pod *schedulingv1.Pod, n *node) {
+	m := pod.GetMetadata()
+	c.RemovePod(m.GetNamespace(), m.GetName())
+	c.put(&bound{
+		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: n.name,
+		requests: k.requests, cpu: k.cpu, memory: k.memory, ports: k.ports, leaving: m.GetDeletionTimestamp() != nil,
+		disks: k.disks, claims: k.demand.keys, terms: k.terms, members: k.members, priority: pod.GetSpec().GetPriority(),
+		started: started(pod),
+	})
+}
+
+// started returns when a pod began to run, or was created.
+func started(pod *schedulingv1.Pod) int64 {
+	at := pod.GetStatus().GetStartTime()
+	if at == nil {
+		at = pod.GetMetadata().GetCreationTimestamp()
+	}
+	return at.AsTime().UnixNano()
 }
 
 // put counts a pod from now on.
 func (c *Cluster) put(b *bound) {
 	c.pods[b.key] = b
+	c.ranks[b.priority]++
 	c.space(b.key.namespace).pods[b.key.name] = b
 	if b.terms != nil {
 		c.affine[b] = struct{}{}
 	}
+	c.use(b, true)
 	if n := c.byName[b.nodeName]; n != nil {
 		c.attach(b, n)
 	} else {
@@ -307,7 +389,11 @@ func (c *Cluster) take(b *bound) {
 		}
 	}
 	delete(c.pods, b.key)
+	if c.ranks[b.priority]--; c.ranks[b.priority] == 0 {
+		delete(c.ranks, b.priority)
+	}
 	delete(c.affine, b)
+	c.use(b, false)
 	delete(c.spaces[b.key.namespace].pods, b.key.name)
 	c.sweep(b.key.namespace)
 }
@@ -320,6 +406,7 @@ func (c *Cluster) attach(b *bound, n *node) {
 	n.memory += b.memory
 	n.ports = append(n.ports, b.ports...)
 	c.count(b, 1)
+	c.note(change{n, b, 1})
 }
 
 func (c *Cluster) detach(b *bound) {
@@ -339,17 +426,28 @@ func (c *Cluster) detach(b *bound) {
 			n.ports = append(n.ports, other.ports...)
 		}
 	}
+	c.note(change{n, b, -1})
 }
 
 // count keeps the groups in sync with a pod that comes to its node (1) or leaves it (-1).
 func (c *Cluster) count(b *bound, by int32) {
-	if b.leaving {
+	if b.leaving || b.nominated {
 		return
 	}
-	for _, g := range c.groups {
-		if g.selects(b) {
-			g.add(b.node.slot, by)
+	m := b.members
+	if m == nil {
+		m = &members{}
+	}
+	if m.grouped != c.grouped {
+		m.groups, m.grouped = m.groups[:0], c.grouped
+		for _, g := range c.groups {
+			if g.selects(b) {
+				m.groups = append(m.groups, g)
+			}
 		}
+	}
+	for _, g := range m.groups {
+		g.add(b.node.slot, by)
 	}
 }
 
@@ -437,9 +535,13 @@ func (c *Cluster) setSelector(kind string, m *metav1.ObjectMeta, selector labels
 	c.forget(m.GetNamespace())
 }
 
-// forget drops the groups of a namespace whose selectors have changed.
+// forget drops the groups of a namespace whose selectors have changed, and the classes that know the selectors.
 func (c *Cluster) forget(namespace string) {
 	maps.DeleteFunc(c.groups, func(_ string, g *group) bool { return g.namespace == namespace })
+	c.grouped++
+	for _, b := range c.boards {
+		b.classes.drop(func(k *class) bool { return k.key.namespace == namespace })
+	}
 }
 
 func ofPairs(pairs map[string]string) labels.Selector {
@@ -482,6 +584,7 @@ func (c *Cluster) group(namespace string, keys []selectorKey) *group {
 	}
 	if len(c.groups) >= maxGroups {
 		clear(c.groups)
+		c.dropped++
 	}
 	g := &group{namespace: namespace}
 	for _, k := range keys {
@@ -493,5 +596,6 @@ func (c *Cluster) group(namespace string, keys []selectorKey) *group {
 		}
 	}
 	c.groups[id] = g
+	c.grouped++
 	return g
 }

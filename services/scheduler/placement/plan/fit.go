@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -15,71 +14,58 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// class is what pods of equal namespace, labels, spec and controller ask for, and what is known of the nodes about it.
+// class is what pods of equal namespace, labels, affinity to pods and shape ask for, and what is known of the nodes
+// about it.
 type class struct {
 	cluster *Cluster
 	profile *Profile
+	board   *board
+	shape   *shape
+	id      string
 
 	key         podKey // of the first pod of the class; the others share its namespace
 	labels      labels.Set
 	spec        *schedulingv1.PodSpec
-	refused     string // why no node takes it, whatever the nodes are; empty if one may
 	requests    placement.Resources
 	asksNothing bool
 	cpu, memory int64 // as ranking counts them
 	ports       []placement.HostPort
+	disks       []disk
+	demand      demand
 	matcher     placement.NodeMatcher
 	bestEffort  bool
 	preferences []preference
 	images      []string
-	owner       string // kind/uid of its controller, if that is a replication controller or a replica set
+	owner       string // kind/uid of its controller, if a node is to be avoided by its pods
 
 	selectors []selectorKey     // of the namespace that select the pod
 	services  []selectorKey     // those of services
+	groups    [3]*group         // that priorities count: see bySelectors
+	grouped   uint64            // the cluster's count of changes of groups that groups is of
+	members   *members          // groups of the cluster that select pods of the class
+	terms     *terms            // its own
 	topology  *topology         // nil if no pod that runs matters
+	spread    *spread           // nil if the pod has no constraints on it
 	peer      *bound            // that pods of the same service follow; nil if there is none
 	pins      map[string]string // by label: values that nodes must have, by the predicates on services
-	cells     []cell            // by the index of the node
-	norms     []norm            // by the index of the priority
-	telling   []int             // indices of the priorities that distinguish nodes
-	failed    *Decision         // of an earlier pod of the class: what only fills up cannot fit later
+
+	bunches *bunches  // nil where those of the shape are
+	stale   bool      // whether bunches must be made again
+	upTo    uint64    // number of the first change that is not taken in
+	placed  uint64    // version of the places
+	norms   []norm    // by the index of the priority
+	closed  []bool    // by place: whether no pod of the class may be there; nil if it may be everywhere
+	telling []int     // indices of the priorities that distinguish nodes
+	weights []int64   // of affinity to pods, by place; nil if places are equal to it
+	failed  *Decision // of an earlier pod of the class: what only fills up cannot fit later
+	round   uint64    // that failed is of
+	judged  uint64    // number of the change before which failed was
 }
 
 // preference is a preferred term of affinity to nodes.
 type preference struct {
 	term   placement.Term
 	weight int64
-}
-
-// cell is what is known of one node about a class.
-type cell struct {
-	score   int64  // weighted sum of the priorities that depend on the node alone
-	counted uint32 // the node's count of changes at which score and roomy were computed; 0 means never
-	known   bool   // whether the node's own state was checked
-	open    bool   // whether it lets the pod in
-	roomy   bool   // whether what the node's pods leave is enough
-}
-
-// classID identifies the class of a pod.
-func classID(pod *schedulingv1.Pod) string {
-	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(pod.GetSpec())
-	if err != nil {
-		return pod.GetMetadata().GetNamespace() + "/" + pod.GetMetadata().GetName() // a class of its own
-	}
-	var b strings.Builder
-	b.WriteString(pod.GetMetadata().GetNamespace())
-	b.WriteByte(0)
-	have := pod.GetMetadata().GetLabels()
-	for _, k := range slices.Sorted(maps.Keys(have)) {
-		b.WriteString(k)
-		b.WriteByte('=')
-		b.WriteString(have[k])
-		b.WriteByte(0)
-	}
-	b.WriteString(owner(pod))
-	b.WriteByte(0)
-	b.Write(spec)
-	return b.String()
 }
 
 func owner(pod *schedulingv1.Pod) string {
@@ -90,58 +76,9 @@ func owner(pod *schedulingv1.Pod) string {
 	return o.GetKind() + "/" + o.GetUid()
 }
 
-func newClass(c *Cluster, p *Profile, pod *schedulingv1.Pod) *class {
-	m, spec := pod.GetMetadata(), pod.GetSpec()
-	k := &class{
-		cluster: c, profile: p, key: podKey{m.GetNamespace(), m.GetName()}, labels: m.GetLabels(), spec: spec,
-		refused: refusal(p, spec), requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec),
-		matcher: placement.NewNodeMatcher(spec), bestEffort: placement.BestEffort(spec), owner: owner(pod),
-		cells: make([]cell, len(c.nodes)), norms: make([]norm, len(p.priorities)),
-	}
-	k.asksNothing = k.requests.Zero()
-	k.cpu, k.memory = placement.NonZeroRequestsOf(spec)
-	for _, t := range spec.GetAffinity().GetNodeAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution() {
-		if t.GetWeight() > 0 {
-			k.preferences = append(k.preferences, preference{
-				term:   placement.NewTerm(t.GetPreference()),
-				weight: int64(t.GetWeight()),
-			})
-		}
-	}
-	for _, container := range spec.GetContainers() {
-		k.images = append(k.images, imageName(container.GetImage()))
-	}
-	k.selectors = c.selecting(k.key.namespace, k.labels)
-	for _, s := range k.selectors {
-		if s.kind == kindService {
-			k.services = append(k.services, s)
-		}
-	}
-	if len(k.services) > 0 {
-		k.peer = k.findPeer()
-	}
-	if own := newTerms(pod); own != nil || len(c.affine) > 0 {
-		k.topology = newTopology(c, own, k.key, k.labels, p.hardWeight)
-	}
-	return k
-}
-
-// see takes a pod into account that was placed after the class was made.
-func (k *class) see(b *bound) {
-	if len(k.services) > 0 && k.follows(b) && (k.peer == nil || b.key.name < k.peer.key.name) {
-		k.peer, k.failed = b, nil
-	}
-	switch {
-	case k.topology != nil:
-		k.topology.see(b)
-	case b.terms != nil:
-		k.topology = newTopology(k.cluster, nil, k.key, k.labels, k.profile.hardWeight)
-	}
-}
-
-// refusal says what keeps a pod from every node: its gates, or a predicate of the profile that would judge it and is
-// not built. It is empty if nothing does.
-func refusal(p *Profile, spec *schedulingv1.PodSpec) string {
+// refusal says what keeps a pod from every node: its gates, or its claims. It is empty if nothing does.
+func (c *Cluster) refusal(p *Profile, pod *schedulingv1.Pod) string {
+	spec := pod.GetSpec()
 	if gates := spec.GetSchedulingGates(); len(gates) > 0 {
 		var names []string
 		for _, g := range gates {
@@ -149,17 +86,7 @@ func refusal(p *Profile, spec *schedulingv1.PodSpec) string {
 		}
 		return "it has scheduling gates, which must go first: " + strings.Join(names, ", ")
 	}
-	for _, one := range p.predicates {
-		if one.filter.built() {
-			continue
-		}
-		for _, v := range spec.GetVolumes() {
-			if one.filter.volumes(v) {
-				return fmt.Sprintf("the predicate %s would judge volume %q of this pod and is not built yet", one.name, v.GetName())
-			}
-		}
-	}
-	return ""
+	return c.unready(p, pod.GetMetadata().GetNamespace(), spec)
 }
 
 // failure is one reason why a node is out.
@@ -167,7 +94,14 @@ type failure struct {
 	predicate string // as the policy names it
 	rule      string // as the document names the rule that failed
 	short     string // as the event counts it
+	detailed  string // of an extender: short with its own reason
 	say       func() (detail, unblock string)
+
+	resource    string // that is short; empty if the rule is not about one
+	asked, free int64
+
+	taint  *nodev1.Taint // that the pod does not tolerate, if that is the reason
+	behind bool          // whether the rule has more against the node than is said here
 }
 
 // reason is one sentence with the numbers, and what would unblock it.
@@ -185,32 +119,37 @@ type report struct {
 	failures  []failure
 }
 
-// fail notes a failure and returns false. say is called only if the caller wants to know more than a count.
+// fail notes a failure and returns false. say is called only if the caller wants to know more than a count, which may
+// be later and beside changes of the cluster: it must read nothing of it that changes.
 func (r *report) fail(rule, short string, say func() (detail, unblock string)) bool {
 	r.failures = append(r.failures, failure{predicate: r.predicate, rule: rule, short: short, say: say})
 	return false
 }
 
-// passes reports whether a node passes the given parts of all predicates. With a report every failure is noted, without
-// one the first ends it.
-func (k *class) passes(n *node, what part, r *report) bool {
-	ok := true
+// holds reports whether a node passes one part of all predicates.
+func (k *class) holds(n *node, what part) bool {
 	for i := range k.profile.predicates {
 		p := &k.profile.predicates[i]
-		if r != nil {
-			r.predicate = p.name
+		if check := p.filter.check(what); check != nil && !check(k, p, n, nil) {
+			return false
 		}
-		for one := fixed; one <= others; one <<= 1 {
-			check := p.filter.check(one)
-			if what&one == 0 || check == nil || check(k, p, n, r) {
-				continue
-			}
-			if ok = false; r == nil {
-				return false
+	}
+	return true
+}
+
+// judge returns everything that keeps the pods of a class from a node.
+func (k *class) judge(n *node) []failure {
+	var r report
+	for i := range k.profile.predicates {
+		p := &k.profile.predicates[i]
+		r.predicate = p.name
+		for what := fixed; what <= coarse; what <<= 1 {
+			if check := p.filter.check(what); check != nil {
+				check(k, p, n, &r)
 			}
 		}
 	}
-	return ok
+	return r.failures
 }
 
 // chosen is the part of GeneralPredicates that reads the node alone.
@@ -280,16 +219,21 @@ func (k *class) selected(_ *predicate, n *node, r *report) bool {
 	if k.matcher.Matches(n.msg) {
 		return true
 	}
-	return r != nil && r.fail("MatchNodeSelector", "node(s) didn't match node selector", func() (string, string) {
-		return k.missing(n)
-	})
+	if r == nil {
+		return false
+	}
+	have := n.labels // which n may have others than when this is said
+	r.fail("MatchNodeSelector", "node(s) didn't match node selector", func() (string, string) { return k.missing(have) })
+	required := k.spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()
+	r.failures[len(r.failures)-1].behind = len(k.spec.GetNodeSelector()) > 0 && required != nil
+	return false
 }
 
 // missing says which labels a node lacks that the pod asks for.
-func (k *class) missing(n *node) (detail, unblock string) {
+func (k *class) missing(have labels.Set) (detail, unblock string) {
 	var missing []string
 	for key, v := range k.spec.GetNodeSelector() {
-		if got, ok := n.labels[key]; !ok || got != v {
+		if got, ok := have[key]; !ok || got != v {
 			missing = append(missing, key+"="+v)
 		}
 	}
@@ -307,12 +251,25 @@ func tolerating(effects ...string) check {
 		if taint == nil {
 			return true
 		}
-		return r != nil && r.fail("PodToleratesNodeTaints", "node(s) had taint {"+taint.GetKey()+": "+taint.GetValue()+
+		if r == nil {
+			return false
+		}
+		r.fail("PodToleratesNodeTaints", "node(s) had taint {"+taint.GetKey()+": "+taint.GetValue()+
 			"}, that the pod didn't tolerate", func() (string, string) {
 			return "its effect is " + taint.GetEffect(), fmt.Sprintf("the taint %s goes, or the pod gets a toleration for it",
 				taint.GetKey())
 		})
+		last := &r.failures[len(r.failures)-1]
+		last.taint, last.behind = taint, k.repels(n, effects, taint)
+		return false
 	}
+}
+
+// repels reports whether a node has more than one taint with one of the effects that the pod does not tolerate.
+func (k *class) repels(n *node, effects []string, but *nodev1.Taint) bool {
+	return slices.ContainsFunc(n.hard, func(t *nodev1.Taint) bool {
+		return t != but && slices.Contains(effects, t.GetEffect()) && !placement.Tolerates(k.spec.GetTolerations(), t)
+	})
 }
 
 func (k *class) labelled(p *predicate, n *node, r *report) bool {
@@ -359,7 +316,7 @@ func (k *class) fits(_ *predicate, n *node, r *report) bool {
 		enough = n.used.MilliCPU+k.requests.MilliCPU <= n.has.MilliCPU && n.used.Memory+k.requests.Memory <= n.has.Memory &&
 			n.used.EphemeralStorage+k.requests.EphemeralStorage <= n.has.EphemeralStorage
 		for name, asked := range k.requests.Scalar {
-			enough = enough && n.used.Scalar[name]+asked <= n.has.Scalar[name]
+			enough = enough && (n.used.Scalar[name]+asked <= n.has.Scalar[name] || k.profile.ignored[name])
 		}
 	}
 	if r == nil || room && enough {
@@ -382,13 +339,15 @@ func (k *class) fits(_ *predicate, n *node, r *report) bool {
 
 // short notes that a node has too little of something, if it has.
 func (k *class) short(r *report, name string, asked, used, has int64) {
-	if used+asked <= has {
+	if used+asked <= has || k.profile.ignored[name] {
 		return
 	}
 	r.fail("PodFitsResources", "Insufficient "+name, func() (string, string) {
 		numbers := fmt.Sprintf("asked %s, free %s of %s", format(name, asked), format(name, has-used), format(name, has))
-		return numbers, fmt.Sprintf("needs %s more %s: %s", format(name, used+asked-has), name, numbers)
+		return numbers, fmt.Sprintf("needs %s more %s", format(name, used+asked-has), name)
 	})
+	last := &r.failures[len(r.failures)-1]
+	last.resource, last.asked, last.free = name, asked, has-used
 }
 
 // format writes an amount as people write quantities.
@@ -418,8 +377,8 @@ func (k *class) portsFree(_ *predicate, n *node, r *report) bool {
 
 // pin finds what nodes the predicates on services leave: those with the label values that the pod asks for itself, and
 // for the other labels those of the node that another pod of the same labels runs on, if the pod belongs to a service.
-func (k *class) pin() {
-	clear(k.pins)
+func (k *class) pin() map[string]string {
+	var pins map[string]string
 	for i := range k.profile.predicates {
 		p := &k.profile.predicates[i]
 		if p.filter.argument != "serviceAffinity" {
@@ -433,12 +392,13 @@ func (k *class) pin() {
 			if !ok {
 				continue
 			}
-			if k.pins == nil {
-				k.pins = map[string]string{}
+			if pins == nil {
+				pins = map[string]string{}
 			}
-			k.pins[l] = value
+			pins[l] = value
 		}
 	}
+	return pins
 }
 
 // findPeer returns the first pod by name that the pods of the class follow; nil if there is none.
@@ -456,9 +416,10 @@ func (k *class) findPeer() *bound {
 	return first
 }
 
-// follows reports whether a pod runs in the namespace of the class with all of its labels.
+// follows reports whether a pod is bound in the namespace of the class and has all of its labels. One that terminates
+// still counts: its service is where it runs until it has ended.
 func (k *class) follows(b *bound) bool {
-	return b.node != nil && !b.leaving && b.key.namespace == k.key.namespace && includes(b.labels, k.labels)
+	return b.node != nil && !b.nominated && b.key.namespace == k.key.namespace && includes(b.labels, k.labels)
 }
 
 func includes(have, want labels.Set) bool {
@@ -509,9 +470,13 @@ func (k *class) withPods(_ *predicate, n *node, r *report) bool {
 	if k.topology.meets(n) {
 		return ok
 	}
-	return r != nil && r.fail(rule, "node(s) didn't match pod affinity rules", func() (string, string) {
+	if r == nil {
+		return false
+	}
+	terms := k.topology.own.near
+	return r.fail(rule, "node(s) didn't match pod affinity rules", func() (string, string) {
 		var keys []string
-		for _, t := range k.topology.own.near {
+		for _, t := range terms {
 			keys = insert(keys, t.key)
 		}
 		return "no pod that this one must be near runs in the node's " + strings.Join(keys, ", "),

@@ -236,12 +236,8 @@ func TestWhereAPodGoes(t *testing.T) {
 			newNode("b", labelled("region", "r2"))).withService(map[string]string{"app": "web"}).with(
 			newPod("q", carrying("app", "web"), on("b"))), newPod("p", carrying("app", "web")), "b", ""},
 		{
-			"a volume that a predicate would judge which is not built", clusterOf(newNode("a")),
-			newPod("p", func(p *schedulingv1.Pod) {
-				p.Spec.Volumes = []*schedulingv1.Volume{
-					{Name: "data", PersistentVolumeClaim: &schedulingv1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
-				}
-			}), "", `would judge volume "data" of this pod and is not built yet`,
+			"a claim that does not exist", clusterOf(newNode("a")), newPod("p", claiming("data")), "",
+			`persistentvolumeclaim "data" not found`,
 		},
 	}
 	for _, tt := range tests {
@@ -418,20 +414,27 @@ func TestExplainNamesEveryFailureWithNumbers(t *testing.T) {
 		SchedulerName: "default-scheduler",
 		Message: "0/1 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match node selector." +
 			" No nodes are available that match all of the following predicates: MatchNodeSelector (1), PodFitsResources (1).",
+		NodeCount: 1,
+		Obstacles: []*schedulingv1.ExplainPodResponse_Obstacle{
+			{Reason: "Insufficient cpu", NodeCount: 1, Examples: []string{"a"}},
+			{Reason: "node(s) didn't match node selector", NodeCount: 1, Examples: []string{"a"}},
+		},
 		Nodes: []*schedulingv1.ExplainPodResponse_NodeVerdict{
 			{Node: "a", Failures: []*schedulingv1.ExplainPodResponse_Failure{
 				{
-					Predicate: "GeneralPredicates", Reason: "node(s) didn't match node selector: it lacks disk=ssd",
+					Predicate: "GeneralPredicates", Part: "MatchNodeSelector",
+					Reason:  "node(s) didn't match node selector: it lacks disk=ssd",
 					Unblock: "the node gets the label disk=ssd",
 				},
 				{
-					Predicate: "GeneralPredicates", Reason: "Insufficient cpu: asked 500m, free 200m of 2",
-					Unblock: "needs 300m more cpu: asked 500m, free 200m of 2",
+					Predicate: "GeneralPredicates", Part: "PodFitsResources",
+					Reason:  "Insufficient cpu: asked 500m, free 200m of 2",
+					Unblock: "needs 300m more cpu", Resource: "cpu", Asked: "500m", Free: "200m",
 				},
 				{
-					Predicate: "PodToleratesNodeTaints",
-					Reason:    "node(s) had taint {k: v}, that the pod didn't tolerate: its effect is NoSchedule",
-					Unblock:   "the taint k goes, or the pod gets a toleration for it",
+					Predicate: "PodToleratesNodeTaints", Part: "PodToleratesNodeTaints",
+					Reason:  "node(s) had taint {k: v}, that the pod didn't tolerate: its effect is NoSchedule",
+					Unblock: "the taint k goes, or the pod gets a toleration for it",
 				},
 			}},
 		},

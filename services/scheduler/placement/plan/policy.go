@@ -68,6 +68,13 @@ type Profile struct {
 	priorities []priority
 	all        bool  // go on after the first predicate that a node fails
 	hardWeight int64 // of required pod affinity, seen from the pods that run
+	maxDisks   int64 // see Limited
+	extenders  []*Extender
+	ignored    map[string]bool // resources that extenders alone count
+
+	reads  reads    // traits that the priorities compare
+	places []string // labels that the priorities compare
+	images bool     // whether a priority reads the images of a pod
 }
 
 type predicate struct {
@@ -85,8 +92,9 @@ type priority struct {
 	presence bool
 }
 
-// Policy makes a policy ready. nil, and a policy without predicates or without priorities, has the defaults of the
-// document. What CheckPolicy refuses is left out. Predicates that are always checked are added.
+// Policy makes a policy ready. nil, and a policy that lacks predicates or priorities, has the defaults of the document
+// for them; a list that is empty on purpose has none. What CheckPolicy refuses is left out. Predicates that are always
+// checked are added. Source: Kubernetes' scheduler, which reads its policy file so.
 func Policy(policy *schedulingv1.Policy) *Profile {
 	p := &Profile{
 		all:        policy.GetAlwaysCheckAllPredicates(),
@@ -97,7 +105,7 @@ func Policy(policy *schedulingv1.Policy) *Profile {
 			p.predicates = append(p.predicates, one)
 		}
 	}
-	if len(policy.GetPredicates()) == 0 {
+	if len(policy.GetPredicates()) == 0 && !policy.GetNoPredicates() {
 		p.predicates = defaultPredicates()
 	}
 	for _, f := range filters() {
@@ -112,10 +120,27 @@ func Policy(policy *schedulingv1.Policy) *Profile {
 			p.priorities = append(p.priorities, one)
 		}
 	}
-	if len(policy.GetPriorities()) == 0 {
+	if len(policy.GetPriorities()) == 0 && !policy.GetNoPriorities() {
 		p.priorities = defaultPriorities()
 	}
+	for i := range p.priorities {
+		one := &p.priorities[i]
+		p.reads |= one.rank.reads
+		if p.images = p.images || one.rank.images; one.rank.reads&readsFirst != 0 && !slices.Contains(p.places, one.label) {
+			p.places = append(p.places, one.label)
+		}
+	}
+	p.extend(policy)
 	return p
+}
+
+// Limited returns p with another limit of how many disks of a kind a node can have attached: most, from 1, for each
+// kind that is counted; 0 keeps the limits of the kinds. What a node states itself has precedence. Source: Kubernetes'
+// scheduler, which takes it from KUBE_MAX_PD_VOLS.
+func Limited(p *Profile, most int) *Profile {
+	out := *p
+	out.maxDisks = int64(most)
+	return &out
 }
 
 // defaultPredicates are those of the document's default policy file, and the one for the condition that it does not
@@ -185,18 +210,14 @@ func newPriority(in *schedulingv1.PriorityPolicy) (priority, bool) {
 // an int32.
 const maxWeights = math.MaxInt32 / best
 
-// CheckPolicy returns the wrong fields of a policy, and the documented names in it that are not in force yet. Under
-// such a predicate the pods that it would judge stay pending; such a part of the policy does nothing else.
-func CheckPolicy(policy *schedulingv1.Policy) (fields []object.Fault, notBuilt []string) {
+// CheckPolicy returns the wrong fields of a policy.
+func CheckPolicy(policy *schedulingv1.Policy) (fields []object.Fault) {
 	bad := func(description, path string, a ...any) {
 		fields = append(fields, object.Fault{Path: fmt.Sprintf(path, a...), Description: description})
 	}
 	seen := map[string]bool{}
 	for i, in := range policy.GetPredicates() {
 		checkPredicate(in, seen, func(field, description string) { bad(description, "predicates[%d].%s", i, field) })
-		if p, ok := newPredicate(in); ok && !p.filter.built() {
-			notBuilt = append(notBuilt, in.GetName())
-		}
 	}
 	clear(seen)
 	sum := int64(0)
@@ -207,13 +228,16 @@ func CheckPolicy(policy *schedulingv1.Policy) (fields []object.Fault, notBuilt [
 				"priorities[%d].weight", i)
 		}
 	}
+	if policy.GetNoPredicates() && len(policy.GetPredicates()) > 0 {
+		bad("must not be true if there are predicates", "noPredicates")
+	}
+	if policy.GetNoPriorities() && len(policy.GetPriorities()) > 0 {
+		bad("must not be true if there are priorities", "noPriorities")
+	}
 	if w := policy.HardPodAffinitySymmetricWeight; w != nil && (*w < 0 || *w > 100) {
 		bad("must be 1 to 100", "hardPodAffinitySymmetricWeight")
 	}
-	if len(policy.GetExtenders()) > 0 {
-		notBuilt = append(notBuilt, "extenders")
-	}
-	return fields, notBuilt
+	return append(fields, checkExtenders(policy)...)
 }
 
 func checkPredicate(in *schedulingv1.PredicatePolicy, seen map[string]bool, bad func(field, description string)) {

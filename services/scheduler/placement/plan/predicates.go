@@ -1,11 +1,10 @@
 package plan
 
 import (
-	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// filter is a row of the table of predicates. A predicate has up to three checks, by what each reads, since a result
+// filter is a row of the table of predicates. A predicate has up to four checks, by what each reads, since a result
 // is kept while that does not change. A check that is nil passes.
 type filter struct {
 	names    []string // in the documents; the first is the usual one
@@ -18,10 +17,7 @@ type filter struct {
 	node   check // reads the node's own state
 	usage  check // reads what the node's pods use
 	others check // reads pods on other nodes
-
-	// volumes is set for a predicate that is documented and not built, and says which volumes it would judge. A pod with
-	// such a volume stays pending.
-	volumes func(*schedulingv1.Volume) bool
+	coarse check // reads pods on other nodes, with the same result for all nodes of a place
 
 	order int // in which predicates run, whatever the policy's order is; set by filters
 }
@@ -36,6 +32,7 @@ const (
 	fixed part = 1 << iota
 	usage
 	others
+	coarse
 )
 
 func (f *filter) check(what part) check {
@@ -44,11 +41,11 @@ func (f *filter) check(what part) check {
 		return f.node
 	case usage:
 		return f.usage
+	case others:
+		return f.others
 	}
-	return f.others
+	return f.coarse
 }
-
-func (f *filter) built() bool { return f.volumes == nil }
 
 // filters returns the predicates in the order in which they run.
 func filters() []*filter {
@@ -82,10 +79,9 @@ func filters() []*filter {
 			about: "has enough of every resource left, and room for one more pod",
 		},
 		{
-			names: []string{"NoDiskConflict"}, byDefault: true, about: "has none of the pod's disks mounted",
-			volumes: func(v *schedulingv1.Volume) bool {
-				return hasEBS(v) || hasGCEPD(v) || v.GetIscsi() != nil || v.GetRbd() != nil
-			},
+			names: []string{"NoDiskConflict"}, byDefault: true, usage: (*class).disksFree,
+			about: "has none of the pod's EBS, GCE, iSCSI or RBD disks mounted by a pod, unless both only read it " +
+				"(an EBS volume: in no case)",
 		},
 		{
 			names: []string{"PodToleratesNodeTaints"}, byDefault: true,
@@ -103,27 +99,33 @@ func filters() []*filter {
 		{
 			names: []string{"CheckServiceAffinity", "checkServiceAffinity"}, argument: "serviceAffinity",
 			others: (*class).withService,
-			about:  "has the same values of the argument's labels as the nodes of the pod's service",
+			about:  "has the same values of the argument's labels as the nodes of the pod's service, also where its pods terminate",
 		},
 		{
-			names: []string{"MaxEBSVolumeCount"}, byDefault: true, about: "can attach the pod's EBS volumes",
-			volumes: func(v *schedulingv1.Volume) bool { return hasEBS(v) || hasClaim(v) },
+			names: []string{"MaxEBSVolumeCount"}, byDefault: true,
+			usage: attaching(ebs, maxEBS, "attachable-volumes-aws-ebs"),
+			about: "has at most 39 EBS volumes attached with those of the pod, or as many as its allocatable " +
+				"`attachable-volumes-aws-ebs`",
 		},
 		{
-			names: []string{"MaxGCEPDVolumeCount"}, byDefault: true, about: "can attach the pod's GCE disks",
-			volumes: func(v *schedulingv1.Volume) bool { return hasGCEPD(v) || hasClaim(v) },
+			names: []string{"MaxGCEPDVolumeCount"}, byDefault: true,
+			usage: attaching(gcePD, maxGCEPD, "attachable-volumes-gce-pd"),
+			about: "has at most 16 GCE disks attached with those of the pod, or as many as its allocatable " +
+				"`attachable-volumes-gce-pd`",
 		},
 		{
-			names: []string{"MaxAzureDiskVolumeCount"}, byDefault: true, about: "can attach the pod's Azure disks",
-			volumes: func(v *schedulingv1.Volume) bool { return v.GetAzureDisk() != nil || hasClaim(v) },
+			names: []string{"MaxAzureDiskVolumeCount"}, byDefault: true,
+			usage: attaching(azureDisk, maxAzure, "attachable-volumes-azure-disk"),
+			about: "has at most 16 Azure disks attached with those of the pod, or as many as its allocatable " +
+				"`attachable-volumes-azure-disk`",
 		},
 		{
-			names: []string{"CheckVolumeBinding"}, volumes: hasClaim,
-			about: "can reach volumes that the pod's claims are or can be bound to",
+			names: []string{checkVolumeBinding}, byDefault: true, node: (*class).reachable,
+			about: "can reach the volumes that the pod's claims are bound to, and has volumes, or a provisioner, for the others",
 		},
 		{
-			names: []string{"NoVolumeZoneConflict"}, byDefault: true, volumes: hasClaim,
-			about: "is in the zone of the pod's volumes",
+			names: []string{noVolumeZoneConflict}, byDefault: true, node: (*class).zoned,
+			about: "is in the zone and the region of the pod's volumes, as far as these have the labels",
 		},
 		{
 			names: []string{"CheckNodeMemoryPressure"}, byDefault: true,
@@ -144,13 +146,14 @@ func filters() []*filter {
 			names: []string{"MatchInterPodAffinity"}, byDefault: true, others: (*class).withPods,
 			about: "meets required affinity and anti-affinity, of the pod and of pods that run",
 		},
+		{
+			names: []string{"EvenPodsSpread"}, always: true, others: evenly(false), coarse: evenly(true),
+			about: "keeps to the `maxSkew` of each of the pod's `topologySpreadConstraints` with `DoNotSchedule`; " +
+				"checked whatever the policy names",
+		},
 	}
 	for i, f := range rows {
 		f.order = i
 	}
 	return rows
 }
-
-func hasClaim(v *schedulingv1.Volume) bool { return v.GetPersistentVolumeClaim() != nil }
-func hasEBS(v *schedulingv1.Volume) bool   { return v.GetAwsElasticBlockStore() != nil }
-func hasGCEPD(v *schedulingv1.Volume) bool { return v.GetGcePersistentDisk() != nil }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -37,7 +38,15 @@ func (s scene) cluster() *Cluster {
 func scenes() *rapid.Generator[scene] {
 	return rapid.Custom(func(t *rapid.T) scene {
 		var s scene
+		alike := rapid.Bool().Draw(t, "alike")
 		for i := range rapid.IntRange(0, 8).Draw(t, "nodes") {
+			if i > 0 && alike && rapid.IntRange(0, 3).Draw(t, "another") > 0 {
+				n := proto.CloneOf(s.nodes[0])
+				n.Metadata.Name = fmt.Sprint("node-", i)
+				n.Metadata.Labels["kubernetes.io/hostname"] = n.Metadata.Name
+				s.nodes = append(s.nodes, n)
+				continue
+			}
 			s.nodes = append(s.nodes, drawNode(t, i))
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "bound") {
@@ -55,7 +64,8 @@ func scenes() *rapid.Generator[scene] {
 			s.policy = &schedulingv1.Policy{AlwaysCheckAllPredicates: proto.Bool(rapid.Bool().Draw(t, "all"))}
 			priorities := rapid.SampledFrom([]string{
 				"LeastRequestedPriority", "MostRequestedPriority", "SelectorSpreadPriority", "EqualPriority",
-				"InterPodAffinityPriority", "ServiceSpreadingPriority",
+				"InterPodAffinityPriority", "ServiceSpreadingPriority", "EvenPodsSpreadPriority",
+				"NodePreferAvoidPodsPriority",
 			})
 			for _, name := range rapid.SliceOfDistinct(priorities, rapid.ID).Draw(t, "priorities") {
 				s.policy.Priorities = append(s.policy.Priorities, &schedulingv1.PriorityPolicy{
@@ -83,8 +93,14 @@ func drawNode(t *rapid.T, i int) *nodev1.Node {
 	if rapid.IntRange(0, 9).Draw(t, "cordoned") == 0 {
 		cordoned(n)
 	}
+	if rapid.IntRange(0, 2).Draw(t, "avoided") == 0 {
+		n.Metadata.Annotations = map[string]string{avoidAnnotation: avoidsU1}
+	}
 	return n
 }
+
+// avoidsU1 has a node avoided by the pods of the replica set that some pods belong to.
+const avoidsU1 = `{"preferAvoidPods":[{"podSignature":{"podController":{"kind":"ReplicaSet","uid":"u1"}}}]}`
 
 func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 	some := func(label string) bool { return rapid.IntRange(0, 3).Draw(t, label) == 0 }
@@ -102,12 +118,20 @@ func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 	if some("port") {
 		taking(80)(p)
 	}
+	if some("disk") {
+		mounting(gcePD, map[string]any{
+			"pdName": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "of"), "readOnly": some("reads"),
+		})(p)
+	}
+	if some("owned") {
+		p.Metadata.OwnerReferences = []*metav1.OwnerReference{{Kind: kindReplicaSet, Uid: "u1", Controller: proto.Bool(true)}}
+	}
 	term := func() *schedulingv1.PodAffinityTerm {
 		return &schedulingv1.PodAffinityTerm{
 			LabelSelector: &metav1.LabelSelector{
 				MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"web", "db"}).Draw(t, "of")},
 			},
-			TopologyKey: rapid.SampledFrom([]string{"kubernetes.io/hostname", "zone"}).Draw(t, "topology"),
+			TopologyKey: rapid.SampledFrom([]string{"kubernetes.io/hostname", "zone", "disk"}).Draw(t, "topology"),
 		}
 	}
 	p.Spec.Affinity = &schedulingv1.Affinity{}
@@ -137,7 +161,50 @@ func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 			},
 		}
 	}
+	for i := range rapid.SampledFrom([]int{0, 0, 0, 1, 2, 3}).Draw(t, "constraints") {
+		drawSpread(t, p, i)
+	}
 	return p
+}
+
+// drawSpread adds a constraint on the spread.
+func drawSpread(t *rapid.T, p *schedulingv1.Pod, i int) {
+	c := map[string]any{
+		"maxSkew":           rapid.IntRange(1, 2).Draw(t, "skew"),
+		"topologyKey":       []string{"kubernetes.io/hostname", "zone", "disk"}[i],
+		"whenUnsatisfiable": rapid.SampledFrom([]string{doNotSchedule, scheduleAnyway}).Draw(t, "unsatisfiable"),
+	}
+	set := func(field string, value any) {
+		if rapid.IntRange(0, 2).Draw(t, field) == 0 {
+			c[field] = value
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(t, "selects") > 0 {
+		selector := map[string]any{}
+		if rapid.IntRange(0, 4).Draw(t, "something") > 0 {
+			selector["matchLabels"] = map[string]any{"app": rapid.SampledFrom([]string{"web", "db"}).Draw(t, "of")}
+		} else {
+			set("matchLabelKeys", []any{"app"})
+		}
+		c["labelSelector"] = selector
+	}
+	if c["whenUnsatisfiable"] == doNotSchedule {
+		set("minDomains", rapid.IntRange(1, 3).Draw(t, "domains"))
+	}
+	set("nodeAffinityPolicy", rapid.SampledFrom([]string{honor, ignore}).Draw(t, "affinity"))
+	set("nodeTaintsPolicy", rapid.SampledFrom([]string{honor, ignore}).Draw(t, "taints"))
+	spreading(c)(p)
+}
+
+// spreading adds an element of topologySpreadConstraints.
+func spreading(constraint map[string]any) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) {
+		c, err := structpb.NewStruct(constraint)
+		if err != nil {
+			panic(err)
+		}
+		p.Spec.TopologySpreadConstraints = append(p.Spec.TopologySpreadConstraints, c)
+	}
 }
 
 // obeys checks a placed pod against the rules without the cluster's own book-keeping.
@@ -172,6 +239,11 @@ func obeys(t *rapid.T, s scene, placed []Decision) {
 				t.Fatalf("%s is cordoned", d.Node)
 			}
 			for _, other := range here {
+				for _, d := range disksOf(spec) {
+					if slices.ContainsFunc(disksOf(other.GetSpec()), d.conflicts) {
+						t.Fatalf("%s and %s want one disk", d.id, other.GetMetadata().GetName())
+					}
+				}
 				if _, clash := placement.FirstClash(placement.HostPorts(spec), placement.HostPorts(other.GetSpec())); clash {
 					t.Fatalf("%s and %s want one port", d.Pod.GetMetadata().GetName(), other.GetMetadata().GetName())
 				}

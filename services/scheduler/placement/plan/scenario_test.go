@@ -31,7 +31,7 @@ import (
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/queue", func(t *testing.T, path string) {
 		s := &scenario{
-			clock: start, queue: NewQueue(NewCluster(), Policy(nil)), pods: map[string]*schedulingv1.Pod{},
+			clock: start, queue: NewQueue(NewCluster(), only(nil)), pods: map[string]*schedulingv1.Pod{},
 			meets: map[string]string{},
 		}
 		datadriven.RunTest(t, path, s.run)
@@ -134,7 +134,7 @@ func (s *scenario) addPod(t *testing.T, name string, args map[string]string) {
 	p := newPod(name, func(p *schedulingv1.Pod) {
 		p.Metadata.Uid, p.Metadata.Generation = "uid-"+name, s.pods[name].GetMetadata().GetGeneration()+1
 		p.Metadata.CreationTimestamp = timestamppb.New(s.clock)
-		p.Spec.SchedulerName = defaultScheduler
+		p.Spec.SchedulerName, p.Spec.PreemptionPolicy = DefaultScheduler, proto.String(preemptNever)
 	})
 	if before := s.pods[name]; before != nil {
 		p.Metadata.CreationTimestamp, p.Status = before.Metadata.CreationTimestamp, before.Status
@@ -157,6 +157,8 @@ func (s *scenario) addPod(t *testing.T, name string, args map[string]string) {
 				t.Fatal(err)
 			}
 			p.Spec.Priority = proto.Int32(n)
+		case "preempts":
+			p.Spec.PreemptionPolicy = nil
 		case "near":
 			p.Spec.Affinity = &schedulingv1.Affinity{
 				PodAffinity: &schedulingv1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(v)},
@@ -221,6 +223,9 @@ func (s *scenario) do(a Action) Outcome {
 		what, _, _ = strings.Cut(a.Message, ".")
 		what = name + " pending: " + what
 	}
+	if a.Verb == EvictVictims {
+		what = name + " evicts on " + outline(a.Preempts)
+	}
 	meets := s.meets[name]
 	switch {
 	case s.down:
@@ -245,11 +250,17 @@ func (s *scenario) do(a Action) Outcome {
 		return o
 	}
 	s.printf("%s", what)
+	if a.Verb == EvictVictims {
+		for _, v := range a.Preempts.Victims {
+			s.change(v.Key.Name, func(p *schedulingv1.Pod) { p.Metadata.DeletionTimestamp = timestamppb.New(s.clock) })
+		}
+		return o
+	}
 	p := object.Clone(s.pods[name])
 	if a.Verb == BindPod {
 		p.Spec.NodeName = a.Node
 	} else {
-		p.Status = &schedulingv1.PodStatus{Conditions: []*schedulingv1.PodCondition{
+		p.Status = &schedulingv1.PodStatus{NominatedNodeName: a.Nominated(), Conditions: []*schedulingv1.PodCondition{
 			{Type: PodScheduled, Status: "False", Message: proto.String(a.Message)},
 		}}
 		s.queue.AddPod(p) // its watch event

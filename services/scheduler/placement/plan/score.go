@@ -19,128 +19,159 @@ type norm struct {
 	flat     bool  // every node gets score
 	score    int64 // if flat
 	min, max int64
-	group    *group
 	zones    []int64 // matching pods by zone; nil if no node has one
 	maxZone  int64
-	total    int64 // matching pods on the nodes that fit
-	column   column
+	total    int64     // matching pods on the nodes that fit
+	weights  []float64 // of soft constraints on the spread
+	column   *column
 	values   []int64 // matching pods by the number of the label's value
 }
 
+// reads are the traits of nodes that priorities compare.
+type reads int
+
+const (
+	readsSelectors reads = 1 << iota // counts[bySelectors]
+	readsServices                    // counts[byServices]
+	readsFirst                       // counts[byFirst]
+	readsAffinity
+	readsWanted
+	readsDisliked
+	readsSpread
+)
+
+// Groups whose pods are counted, as indices of traits.counts.
+const (
+	bySelectors = iota // of all services and controllers of the pod
+	byServices         // of its services
+	byFirst            // of its first service
+)
+
 // prepare reads the nodes that fit, for the priorities that compare them.
-func (s *session) prepare(k *class) {
-	k.telling = k.telling[:0]
+func (k *class) prepare(b *bunches) {
+	k.telling, k.weights = k.telling[:0], nil
 	for i := range k.profile.priorities {
 		p := &k.profile.priorities[i]
 		if p.rank.alone != nil {
 			continue
 		}
-		if k.norms[i] = p.rank.look(s, k, p); !k.norms[i].flat {
+		if k.norms[i] = p.rank.look(k, p, b); !k.norms[i].flat {
 			k.telling = append(k.telling, i)
 		}
 	}
 }
 
-func (s *session) lookSelectors(k *class, _ *priority) norm {
-	return s.lookSpread(k, k.cluster.group(k.key.namespace, k.selectors))
-}
-
-func (s *session) lookServices(k *class, _ *priority) norm {
-	return s.lookSpread(k, k.cluster.group(k.key.namespace, k.services))
-}
-
-// lookSpread counts the pods of a group on the nodes that fit and in their zones; nil is no group.
-func (s *session) lookSpread(k *class, g *group) norm {
-	if g == nil {
-		return norm{flat: true, score: best}
-	}
-	m := norm{group: g}
-	for _, n := range s.nodes {
-		count := g.on(n)
-		m.max = max(m.max, count)
-		if n.zone > 0 {
-			if m.zones == nil {
-				m.zones = make([]int64, len(k.cluster.zones)+1)
-			}
-			m.zones[n.zone] += count
-			m.maxZone = max(m.maxZone, m.zones[n.zone])
+// each calls f with every bunch that has nodes, and a node that is in the same place.
+func (k *class) each(b *bunches, f func(one *bunch, example *node)) {
+	for i := range b.list {
+		if one := &b.list[i]; one.size > 0 && !k.shutOut(one) {
+			f(one, k.board.places.example[one.place])
 		}
 	}
-	return m
+}
+
+// lookSpread returns a look that counts the pods of a group on the nodes that fit and in their zones.
+func lookSpread(by int) func(*class, *priority, *bunches) norm {
+	return func(k *class, _ *priority, b *bunches) norm {
+		if k.groups[by] == nil {
+			return norm{flat: true, score: best}
+		}
+		var m norm
+		k.each(b, func(one *bunch, example *node) {
+			m.max = max(m.max, int64(one.counts[by]))
+			if zone := example.zone; zone > 0 {
+				if m.zones == nil {
+					m.zones = make([]int64, len(k.cluster.zones)+1)
+				}
+				m.zones[zone] += int64(one.counts[by]) * int64(one.size)
+				m.maxZone = max(m.maxZone, m.zones[zone])
+			}
+		})
+		return m
+	}
 }
 
 // lookValues counts the pods of the first service that selects the pod, by the value of the priority's label.
-func (s *session) lookValues(k *class, p *priority) norm {
-	m := norm{
-		group:  k.cluster.group(k.key.namespace, k.services[:min(1, len(k.services))]),
-		column: s.column(p.label),
+func (k *class) lookValues(p *priority, b *bunches) norm {
+	column := k.board.column(p.label)
+	if len(column.numbers) == 0 {
+		return norm{flat: true}
 	}
-	if m.flat = m.column.count == 0; m.flat {
-		return m
-	}
-	m.values = make([]int64, m.column.count+1)
-	for i, n := range s.nodes {
-		count := m.group.on(n)
+	m := norm{column: column, values: make([]int64, len(column.numbers)+1)}
+	k.each(b, func(one *bunch, example *node) {
+		count := int64(one.counts[byFirst]) * int64(one.size)
 		m.total += count
-		m.values[m.column.values[s.fit[i]]] += count
-	}
+		m.values[column.values[example.at]] += count
+	})
 	return m
 }
 
-func (s *session) lookAffinity(k *class, _ *priority) (m norm) {
+func (k *class) lookAffinity(_ *priority, b *bunches) (m norm) {
 	if m.flat = k.topology == nil || len(k.topology.weights) == 0; m.flat {
 		return m
 	}
-	for _, n := range s.nodes {
-		w := k.topology.weight(n)
-		m.min, m.max = min(m.min, w), max(m.max, w)
+	if len(k.topology.coarse) > 0 {
+		k.weights = make([]int64, len(k.board.places.example))
+		for i, n := range k.board.places.example {
+			k.weights[i] = k.topology.weight(n, k.topology.coarse)
+		}
 	}
+	k.each(b, func(one *bunch, _ *node) {
+		w := k.weight(one)
+		m.min, m.max = min(m.min, w), max(m.max, w)
+	})
 	m.flat = m.min == m.max
 	return m
 }
 
-func (s *session) lookPreferred(k *class, _ *priority) (m norm) {
+// weight is the sum of the weights of affinity to pods for the nodes of a bunch.
+func (k *class) weight(b *bunch) int64 {
+	if k.weights == nil {
+		return b.affinity
+	}
+	return b.affinity + k.weights[b.place]
+}
+
+func (k *class) lookPreferred(_ *priority, b *bunches) (m norm) {
 	if m.flat = len(k.preferences) == 0; m.flat {
 		return m
 	}
-	for _, n := range s.nodes {
-		m.max = max(m.max, k.weightOf(n))
-	}
+	k.each(b, func(one *bunch, _ *node) { m.max = max(m.max, one.wanted) })
 	m.flat = m.max == 0
 	return m
 }
 
-func (s *session) lookTaints(k *class, _ *priority) (m norm) {
-	for _, n := range s.nodes {
-		m.max = max(m.max, k.disliked(n))
-	}
+func (k *class) lookTaints(_ *priority, b *bunches) (m norm) {
+	k.each(b, func(one *bunch, _ *node) { m.max = max(m.max, int64(one.disliked)) })
 	m.flat, m.score = m.max == 0, best
 	return m
 }
 
-// compare is the weighted score of a node by the priorities that distinguish nodes; see prepare.
-func (k *class) compare(n *node, at int32) (sum int64) {
+// compare is the weighted score of the nodes of a bunch by the priorities that distinguish nodes; see prepare.
+func (k *class) compare(b *bunch) (sum int64) {
 	for _, i := range k.telling {
 		p := &k.profile.priorities[i]
-		sum += p.weight * k.compared(p, &k.norms[i], n, at)
+		sum += p.weight * p.rank.compare(k, &k.norms[i], b)
 	}
 	return sum
 }
 
-// compared is the raw score, 0 to 10, of a node by a priority that compares nodes; at is its index.
-func (k *class) compared(p *priority, m *norm, n *node, at int32) int64 {
+// compared is the raw score, 0 to 10, of the nodes of a bunch by a priority that compares nodes.
+func (k *class) compared(p *priority, m *norm, b *bunch) int64 {
 	if m.flat {
 		return m.score
 	}
-	return p.rank.compare(k, m, n, at)
+	return p.rank.compare(k, m, b)
 }
 
-func (k *class) compareSpread(m *norm, n *node, _ int32) int64 {
-	return m.spread(m.group.on(n), n.zone)
+func compareSpread(by int) func(*class, *norm, *bunch) int64 {
+	return func(k *class, m *norm, b *bunch) int64 {
+		return m.spread(int64(b.counts[by]), k.board.places.example[b.place].zone)
+	}
 }
 
-func (k *class) compareValues(m *norm, _ *node, at int32) int64 {
-	value := m.column.values[at]
+func (k *class) compareValues(m *norm, b *bunch) int64 {
+	value := m.column.values[k.board.places.example[b.place].at]
 	switch {
 	case value == 0:
 		return 0
@@ -150,16 +181,14 @@ func (k *class) compareValues(m *norm, _ *node, at int32) int64 {
 	return best * (m.total - m.values[value]) / m.total
 }
 
-func (k *class) compareAffinity(m *norm, n *node, _ int32) int64 {
-	return best * (k.topology.weight(n) - m.min) / (m.max - m.min)
+func (k *class) compareAffinity(m *norm, b *bunch) int64 {
+	return best * (k.weight(b) - m.min) / (m.max - m.min)
 }
 
-func (k *class) comparePreferred(m *norm, n *node, _ int32) int64 {
-	return best * k.weightOf(n) / m.max
-}
+func (k *class) comparePreferred(m *norm, b *bunch) int64 { return best * b.wanted / m.max }
 
-func (k *class) compareTaints(m *norm, n *node, _ int32) int64 {
-	return best - best*k.disliked(n)/m.max
+func (k *class) compareTaints(m *norm, b *bunch) int64 {
+	return best - best*int64(b.disliked)/m.max
 }
 
 // spread gives more to nodes and zones with fewer pods of the kind; a zone counts two thirds where there are any. What

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -221,6 +222,23 @@ func TestServiceAffinityFollowsTheFirstPodByName(t *testing.T) {
 	pinned := newPod("p4", carrying("app", "web"), selecting("city", "y"))
 	if d := placeAll(c, Policy(policy), []*schedulingv1.Pod{pinned}, &turn)[0]; d.Node != "b" {
 		t.Errorf("a pod that asks for a city itself went to %q: %s", d.Node, d.Message)
+	}
+}
+
+func TestServiceAffinityFollowsAPodThatTerminates(t *testing.T) {
+	policy := load(t, "004-42", &schedulingv1.Policy{})
+	c := clusterOf(newNode("a", labelled("city", "x")), newNode("b", labelled("city", "y"))).withService(map[string]string{
+		"app": "web",
+	})
+	c.AddPod(newPod("m", carrying("app", "web"), on("b"), func(p *schedulingv1.Pod) {
+		p.Metadata.DeletionTimestamp = &timestamppb.Timestamp{Seconds: 1}
+	}))
+	for turn := range uint64(2) { // of equal nodes, each is taken in turn
+		got := placeAll(c, Policy(policy), []*schedulingv1.Pod{newPod("p", carrying("app", "web"))}, &turn)
+		if got[0].Node != "b" {
+			t.Errorf("the pod went to %q: %s", got[0].Node, got[0].Message)
+		}
+		c.RemovePod("default", "p")
 	}
 }
 

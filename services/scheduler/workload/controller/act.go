@@ -131,11 +131,13 @@ func (c *Controllers) remove(ctx context.Context, owner object.Object, pods []*s
 	for _, pod := range pods {
 		group.Go(func() error {
 			m := pod.GetMetadata()
+			c.deaths.except(pod)
 			_, err := c.Pods.Delete(ctx, m.GetNamespace(), m.GetName(), &metav1.Preconditions{Uid: m.GetUid()})
 			switch {
 			case err == nil:
 				c.tell(owner, plan.Deleted(m.GetName()))
 			case rpcerr.IgnoreChanged(err) != nil:
+				c.deaths.forget(pod)
 				mu.Lock()
 				failed = append(failed, err)
 				mu.Unlock()
@@ -159,11 +161,17 @@ func (c *Controllers) tell(obj object.Object, events ...plan.Event) {
 	}
 }
 
-// write stores status and annotations of an object as next has them, in one write, if it is still as it was read and
-// they differ.
+// write is stored for callers that are called again if the object changed.
 func write[T object.Object](ctx context.Context, t *resource.Table[T], have, next T) error {
+	_, err := stored(ctx, t, have, next)
+	return err
+}
+
+// stored stores status and annotations of an object as next has them, in one write, if they differ. It reports whether
+// they are stored: not if the object has changed since it was read.
+func stored[T object.Object](ctx context.Context, t *resource.Table[T], have, next T) (bool, error) {
 	if proto.Equal(have, next) {
-		return nil
+		return true, nil
 	}
 	_, err := t.Modify(ctx, object.KeyOf(have), func(now T) error {
 		if m := now.GetMetadata(); m.GetResourceVersion() != have.GetMetadata().GetResourceVersion() {
@@ -173,7 +181,7 @@ func write[T object.Object](ctx context.Context, t *resource.Table[T], have, nex
 		proto.Merge(now, next)
 		return nil
 	})
-	return rpcerr.IgnoreChanged(err)
+	return err == nil, rpcerr.IgnoreChanged(err)
 }
 
 // writeStatus stores an object with another status, if it is still as it was read and the status differs.

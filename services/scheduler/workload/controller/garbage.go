@@ -12,6 +12,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership/collector"
 	"github.com/windlass-dev/windlass/kit/placement"
@@ -40,13 +41,14 @@ type LiveNodes interface {
 type Garbage struct {
 	tables *kinds.Tables
 	nodes  LiveNodes
+	events events.Sink
 	log    *slog.Logger
 	loops  *controller.Loops
 }
 
 // NewGarbage returns a collector that does nothing before Lead.
-func NewGarbage(tables *kinds.Tables, nodes LiveNodes, log *slog.Logger) *Garbage {
-	g := &Garbage{tables: tables, nodes: nodes, log: log, loops: controller.New(log)}
+func NewGarbage(tables *kinds.Tables, nodes LiveNodes, sink events.Sink, log *slog.Logger) *Garbage {
+	g := &Garbage{tables: tables, nodes: nodes, events: sink, log: log, loops: controller.New(log)}
 	var owned []collector.Kind
 	for _, t := range tables.All() {
 		owned = append(owned, collector.Kind{Untyped: t})
@@ -59,13 +61,19 @@ func NewGarbage(tables *kinds.Tables, nodes LiveNodes, log *slog.Logger) *Garbag
 		controller.Watches(namespaces, t, g.namespaceOf)
 	}
 
-	stranded := g.loops.Loop("strandedpods", workers, g.reconcileStranded)
+	stranded := g.loops.Loop("strandedpods", workers, func(ctx context.Context, key string) (time.Time, error) {
+		return g.reconcileStranded(ctx, key, false)
+	})
 	stranded.Needs(nodes)
 	controller.Watches(stranded, tables.Pods, g.strandedBy)
+	left := g.loops.Loop("podsofdeletednodes", workers, func(ctx context.Context, key string) (time.Time, error) {
+		return g.reconcileStranded(ctx, key, true)
+	})
+	left.Needs(nodes, tables.Pods)
 	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) {
 		if ch.Deleted {
 			for _, pod := range tables.Pods.ByIndex(kinds.ByNode, ch.Key.Name) {
-				stranded.Add(object.KeyOf(pod).String())
+				left.Add(object.KeyOf(pod).String())
 			}
 		}
 	})
@@ -173,9 +181,9 @@ func (g *Garbage) strandedBy(ch resource.Change[*schedulingv1.Pod]) []string {
 	return []string{ch.Key.String()}
 }
 
-// reconcileStranded removes a pod whose node is gone: no agent will end it. The copy of the nodes may lag behind, so
-// their owner decides.
-func (g *Garbage) reconcileStranded(ctx context.Context, key string) (time.Time, error) {
+// reconcileStranded removes a pod whose node does not exist. The copy of the nodes may lag behind, so their owner
+// decides.
+func (g *Garbage) reconcileStranded(ctx context.Context, key string, wasThere bool) (time.Time, error) {
 	k := object.ParseKey(key)
 	pod, ok := g.tables.Pods.Lookup(k.Namespace, k.Name)
 	node := pod.GetSpec().GetNodeName()
@@ -188,6 +196,11 @@ func (g *Garbage) reconcileStranded(ctx context.Context, key string) (time.Time,
 	}
 	if exists {
 		return time.Time{}, nil
+	}
+	p := plan.Stranded(pod, wasThere, time.Now())
+	g.events.Event(pod, p.Tell.Type, p.Tell.Reason, p.Tell.Message)
+	if !p.Delete {
+		return p.Wake, nil
 	}
 	return time.Time{}, g.remove(ctx, g.tables.Pods.Untyped(), pod, "its node is gone",
 		resource.WriteOptions{Grace: proto.Int32(0)})
@@ -203,11 +216,27 @@ func endedBy(ch resource.Change[*schedulingv1.Pod]) []string {
 
 // reconcileEnded removes the pods that have ended and are too many.
 func (g *Garbage) reconcileEnded(ctx context.Context, _ string) (time.Time, error) {
+	p := plan.Ended(plan.EndedView{
+		Now: time.Now(), Pods: g.tables.Pods.ByIndex(kinds.Ended, "true"), JobOf: g.jobOf,
+	})
 	var errs []error
-	for _, pod := range plan.Ended(g.tables.Pods.ByIndex(kinds.Ended, "true")) {
+	for _, pod := range p.Delete {
 		errs = append(errs, g.remove(ctx, g.tables.Pods.Untyped(), pod, "too many pods have ended"))
 	}
-	return time.Time{}, errors.Join(errs...)
+	return p.Wake, errors.Join(errs...)
+}
+
+// jobOf returns the job that manages a pod; nil if none does or it is gone.
+func (g *Garbage) jobOf(pod *schedulingv1.Pod) *schedulingv1.Job {
+	owner := object.ControllerOf(pod)
+	if owner.GetKind() != "Job" {
+		return nil
+	}
+	job, ok := g.tables.Jobs.Lookup(pod.GetMetadata().GetNamespace(), owner.GetName())
+	if !ok || job.GetMetadata().GetUid() != owner.GetUid() {
+		return nil
+	}
+	return job
 }
 
 // remove deletes an object, if it is still the one that was seen.

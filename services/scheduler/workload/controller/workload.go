@@ -28,8 +28,12 @@ type Tables struct {
 	ReplicaSets            *resource.Table[*schedulingv1.ReplicaSet]
 	ReplicationControllers *resource.Table[*schedulingv1.ReplicationController]
 	Deployments            *resource.Table[*schedulingv1.Deployment]
+	StatefulSets           *resource.Table[*schedulingv1.StatefulSet]
 	DaemonSets             *resource.Table[*schedulingv1.DaemonSet]
+	Revisions              *resource.Table[*schedulingv1.ControllerRevision]
+	Claims                 *resource.Table[*schedulingv1.PersistentVolumeClaim]
 	Jobs                   *resource.Table[*schedulingv1.Job]
+	CronJobs               *resource.Table[*schedulingv1.CronJob]
 	Budgets                *resource.Table[*schedulingv1.PodDisruptionBudget]
 }
 
@@ -57,9 +61,12 @@ type Controllers struct {
 	log    *slog.Logger
 	now    func() time.Time
 
-	loops *controller.Loops
+	deaths   deaths
+	departed departed
+	spans    controller.Spans
+	loops    *controller.Loops
 	// All loops have namespace/name as their keys.
-	setLoop, rcLoop, deploymentLoop, daemonLoop, jobLoop, budgetLoop *controller.Loop
+	setLoop, rcLoop, deploymentLoop, statefulLoop, daemonLoop, jobLoop, cronLoop, budgetLoop *controller.Loop
 }
 
 // New returns controllers that do nothing before Lead.
@@ -71,9 +78,13 @@ func New(cfg Config) *Controllers {
 	c.setLoop = loop(c, c.ReplicaSets, "replicasets", c.reconcileReplicaSet)
 	c.rcLoop = loop(c, c.ReplicationControllers, "replicationcontrollers", c.reconcileReplicationController)
 	c.deploymentLoop = loop(c, c.Deployments, "deployments", c.reconcileDeployment)
+	c.statefulLoop = loop(c, c.StatefulSets, "statefulsets", c.reconcileStatefulSet)
+	c.statefulLoop.Needs(c.Revisions, c.Claims)
 	c.daemonLoop = loop(c, c.DaemonSets, "daemonsets", c.reconcileDaemonSet)
 	c.daemonLoop.Needs(c.nodes)
+	c.daemonLoop.Needs(c.Revisions)
 	c.jobLoop = loop(c, c.Jobs, "jobs", c.reconcileJob)
+	c.cronLoop = loop(c, c.CronJobs, "cronjobs", c.reconcileCronJob)
 	c.budgetLoop = loop(c, c.Budgets, "poddisruptionbudgets", c.reconcileBudget)
 	c.subscribe()
 	return c
@@ -83,7 +94,13 @@ func New(cfg Config) *Controllers {
 func loop[T object.Object](c *Controllers, t *resource.Table[T], name string, f controller.Func) *controller.Loop {
 	l := c.loops.Loop(name, workers, f)
 	controller.For(l, t)
-	l.Needs(c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs, c.Budgets)
+	t.Subscribe(func(ch resource.Change[T]) {
+		if ch.Deleted {
+			c.keep(ch.Object, nil, c.now())
+		}
+	})
+	l.Needs(c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.StatefulSets, c.DaemonSets, c.Jobs,
+		c.Budgets)
 	return l
 }
 
@@ -96,6 +113,12 @@ func (c *Controllers) subscribe() {
 	c.Deployments.Subscribe(func(ch resource.Change[*schedulingv1.Deployment]) {
 		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
+	c.StatefulSets.Subscribe(func(ch resource.Change[*schedulingv1.StatefulSet]) {
+		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
+	})
+	c.Revisions.Subscribe(c.revisionChanged)
+	c.Claims.Subscribe(c.claimChanged)
+	c.Jobs.Subscribe(c.jobChanged)
 	c.DaemonSets.Subscribe(func(ch resource.Change[*schedulingv1.DaemonSet]) {
 		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
@@ -103,7 +126,14 @@ func (c *Controllers) subscribe() {
 }
 
 // Lead works until ctx ends.
-func (c *Controllers) Lead(ctx context.Context) error { return c.loops.Lead(ctx) }
+func (c *Controllers) Lead(ctx context.Context) error {
+	c.deaths.reset()
+	c.departed.reset(true)
+	defer c.departed.reset(false)
+	c.spans.Reset(c.now())
+	defer c.spans.Reset(time.Time{}) // another process sees what happens from now on
+	return c.loops.Lead(ctx)
+}
 
 // podChanged enqueues what counts a pod: its owner, or those that could adopt it, and its budgets.
 func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
@@ -113,6 +143,15 @@ func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 	}
 	if plan.Alike(was, is) {
 		return
+	}
+	if now := c.now(); plan.DiedYoung(was, is, now) {
+		c.deaths.add(was, now)
+	}
+	if is == nil {
+		c.deaths.forget(was)
+		if c.hasJob(was) {
+			c.departed.gone(was)
+		}
 	}
 	if was != nil {
 		c.addOwner(was)
@@ -131,6 +170,16 @@ func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 	}
 }
 
+// hasJob reports whether the job that manages a pod is there. One that is gone counts nothing any more.
+func (c *Controllers) hasJob(pod *schedulingv1.Pod) bool {
+	owner := placement.ControllerOf(pod)
+	if owner.GetKind() != "Job" {
+		return false
+	}
+	job, ok := c.Jobs.Lookup(pod.GetMetadata().GetNamespace(), owner.GetName())
+	return ok && job.GetMetadata().GetUid() == owner.GetUid()
+}
+
 func (c *Controllers) addOwner(pod *schedulingv1.Pod) {
 	owner := placement.ControllerOf(pod)
 	key := object.Key{Namespace: pod.GetMetadata().GetNamespace(), Name: owner.GetName()}.String()
@@ -139,6 +188,8 @@ func (c *Controllers) addOwner(pod *schedulingv1.Pod) {
 		c.setLoop.Add(key)
 	case "ReplicationController":
 		c.rcLoop.Add(key)
+	case "StatefulSet":
+		c.statefulLoop.Add(key)
 	case "DaemonSet":
 		c.daemonLoop.Add(key)
 	case "Job":
@@ -157,6 +208,11 @@ func (c *Controllers) addAdopters(pod *schedulingv1.Pod) {
 	for rc := range c.ReplicationControllers.In(ns) {
 		if plan.SelectorMatches(plan.ReplicationControllerSelector(rc), have) {
 			c.rcLoop.Add(object.KeyOf(rc).String())
+		}
+	}
+	for s := range c.StatefulSets.In(ns) {
+		if plan.SelectorMatches(s.GetSpec().GetSelector(), have) {
+			c.statefulLoop.Add(object.KeyOf(s).String())
 		}
 	}
 	for s := range c.DaemonSets.In(ns) {
@@ -192,6 +248,57 @@ func (c *Controllers) setChanged(ch resource.Change[*schedulingv1.ReplicaSet]) {
 	}
 	if was.GetMetadata().GetGeneration() != is.GetMetadata().GetGeneration() {
 		c.addBudgets(k.Namespace, is.GetSpec().GetTemplate())
+	}
+}
+
+// jobChanged enqueues the cron job of a job that was created, has ended or is gone.
+func (c *Controllers) jobChanged(ch resource.Change[*schedulingv1.Job]) {
+	if ch.Deleted {
+		c.departed.forget(ch.Object.GetMetadata().GetUid())
+	}
+	if was := ch.Previous; was != nil && !ch.Deleted && plan.JobEnded(was) == plan.JobEnded(ch.Object) {
+		return
+	}
+	for _, j := range []*schedulingv1.Job{ch.Previous, ch.Object} {
+		if owner := object.ControllerOf(j); owner.GetKind() == "CronJob" {
+			c.cronLoop.Add(object.Key{Namespace: ch.Key.Namespace, Name: owner.GetName()}.String())
+		}
+	}
+}
+
+// revisionChanged enqueues the set of a revision, or those that could adopt it.
+func (c *Controllers) revisionChanged(ch resource.Change[*schedulingv1.ControllerRevision]) {
+	for _, r := range []*schedulingv1.ControllerRevision{ch.Previous, ch.Object} {
+		owner := object.ControllerOf(r)
+		key := object.Key{Namespace: ch.Key.Namespace, Name: owner.GetName()}.String()
+		switch owner.GetKind() {
+		case "StatefulSet":
+			c.statefulLoop.Add(key)
+		case "DaemonSet":
+			c.daemonLoop.Add(key)
+		}
+	}
+	if ch.Deleted || object.ControllerOf(ch.Object) != nil {
+		return
+	}
+	for s := range c.StatefulSets.In(ch.Key.Namespace) {
+		if plan.SelectorMatches(s.GetSpec().GetSelector(), ch.Object.GetMetadata().GetLabels()) {
+			c.statefulLoop.Add(object.KeyOf(s).String())
+		}
+	}
+	for s := range c.DaemonSets.In(ch.Key.Namespace) {
+		if plan.SelectorMatches(s.GetSpec().GetSelector(), ch.Object.GetMetadata().GetLabels()) {
+			c.daemonLoop.Add(object.KeyOf(s).String())
+		}
+	}
+}
+
+// claimChanged enqueues the stateful sets whose pods a claim is for.
+func (c *Controllers) claimChanged(ch resource.Change[*schedulingv1.PersistentVolumeClaim]) {
+	for s := range c.StatefulSets.In(ch.Key.Namespace) {
+		if _, ok := plan.ClaimOrdinal(s, ch.Key.Name); ok {
+			c.statefulLoop.Add(object.KeyOf(s).String())
+		}
 	}
 }
 

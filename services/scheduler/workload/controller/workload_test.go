@@ -45,6 +45,7 @@ type cluster struct {
 	at     int64 // revision of nodes
 	moved  chan struct{}
 	agent  *agent
+	work   *workload.Controllers
 	resign func() // ends the lead of these controllers, as if their process had been stopped
 
 	mu     sync.Mutex
@@ -84,16 +85,21 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 	})
 	c.Tables = workload.Tables{
 		Pods: all.Pods, ReplicaSets: all.ReplicaSets, ReplicationControllers: all.ReplicationControllers,
-		Deployments: all.Deployments,
-		DaemonSets:  all.DaemonSets, Jobs: all.Jobs, Budgets: all.Budgets,
+		Deployments:  all.Deployments,
+		StatefulSets: all.StatefulSets, Revisions: all.Revisions, Claims: all.Claims,
+		DaemonSets: all.DaemonSets, Jobs: all.Jobs, CronJobs: all.CronJobs, Budgets: all.Budgets,
 	}
 	c.agent = &agent{pods: c.Pods, work: make(chan object.Key, 10000)}
 	follow(c, c.Pods)
 	follow(c, c.ReplicaSets)
 	follow(c, c.ReplicationControllers)
 	follow(c, c.Deployments)
+	follow(c, c.StatefulSets)
+	follow(c, c.Revisions)
+	follow(c, c.Claims)
 	follow(c, c.DaemonSets)
 	follow(c, c.Jobs)
+	follow(c, c.CronJobs)
 	follow(c, c.Budgets)
 	c.Pods.Subscribe(func(ch resource.Change[*schedulingv1.Pod]) { c.agent.work <- ch.Key })
 	c.Pods.Subscribe(func(resource.Change[*schedulingv1.Pod]) { c.noteReady() })
@@ -101,12 +107,15 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 		Tables: c.Tables, Nodes: c.nodes, Events: c,
 		Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
+	c.work = control
 
 	ctx, cancel := context.WithCancel(context.Background())
 	group, ctx := errgroup.WithContext(ctx)
 	c.ctx = ctx
 	for _, run := range []func(context.Context) error{
 		c.Pods.Run, c.ReplicaSets.Run, c.ReplicationControllers.Run, c.Deployments.Run, c.DaemonSets.Run, c.Jobs.Run,
+		c.CronJobs.Run,
+		c.StatefulSets.Run, c.Revisions.Run, c.Claims.Run,
 		c.Budgets.Run, c.agent.run,
 	} {
 		group.Go(func() error { return run(ctx) })
@@ -227,17 +236,20 @@ func (a *agent) setIdle(idle bool) {
 	}
 }
 
+// patience is for what must happen; a busy machine needs some of it.
+const patience = 2 * time.Minute
+
 // until waits for something to become true.
 func (c *cluster) until(what string, f func() bool) {
 	c.t.Helper()
-	limit := time.NewTimer(30 * time.Second)
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for !f() {
 		select {
 		case <-c.moved:
 		case <-limit.C:
-			c.t.Fatalf("%s: not so after 30 s; %d pods, %d of them run, such as %s", what, len(c.Pods.All()), c.count(running),
-				c.describe())
+			c.t.Fatalf("%s: not so after %s; %d pods, %d of them run, such as %s", what, patience,
+				len(c.Pods.All()), c.count(running), c.describe())
 		}
 	}
 }
@@ -429,6 +441,23 @@ func TestReplicaSetSaysWhyItHasNoPods(t *testing.T) {
 	c.until("a pod and no reason", func() bool { return c.count(running) == 1 && failure() == nil })
 }
 
+// TestADeploymentSaysThatItsReplicaSetIsRefused has a name that is as long as a name may be: those of its sets are
+// longer.
+func TestADeploymentSaysThatItsReplicaSetIsRefused(t *testing.T) {
+	c := start(t)
+	m := meta()
+	m.Name = strings.Repeat("a", 253)
+	must[*schedulingv1.Deployment](c)(c.Deployments.Create(c.ctx, &schedulingv1.Deployment{
+		Metadata: m, Spec: &schedulingv1.DeploymentSpec{Selector: selector(), Template: template("v1")},
+	}))
+	c.until("the reason", func() bool {
+		d, _ := c.Deployments.Lookup(m.Namespace, m.Name)
+		cond := object.FindCondition(d.GetStatus().GetConditions(), "Progressing")
+		return cond.GetStatus() == "False" && cond.GetReason() == "ReplicaSetCreateError" &&
+			strings.Contains(cond.GetMessage(), "metadata.name") && c.told("ReplicaSetCreateError") > 0
+	})
+}
+
 // annotated returns a template whose pods have an annotation; its name is checked when they are made.
 func annotated(key string) *schedulingv1.PodTemplateSpec {
 	t := template("v1")
@@ -527,6 +556,57 @@ func TestDaemonSetFollowsNodes(t *testing.T) {
 	}
 }
 
+// TestADaemonSetSurges updates a daemon set with new pods beside the old ones, while its leader stops, and goes back.
+func TestADaemonSetSurges(t *testing.T) {
+	c := start(t)
+	must[*schedulingv1.DaemonSet](c)(c.DaemonSets.Create(c.ctx, &schedulingv1.DaemonSet{
+		Metadata: meta(), Spec: &schedulingv1.DaemonSetSpec{
+			Selector: selector(), Template: template("v1"),
+			UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+				MaxUnavailable: structpb.NewNumberValue(0), MaxSurge: structpb.NewNumberValue(1),
+			}},
+		},
+	}))
+	all := func(of string) func() bool {
+		return func() bool {
+			s, _ := c.DaemonSets.Lookup("default", "web")
+			return c.count(image(of)) == 3 && len(c.Pods.All()) == 3 && s.GetStatus().GetNumberAvailable() == 3 &&
+				s.GetStatus().GetUpdatedNumberScheduled() == 3 &&
+				s.GetStatus().GetObservedGeneration() == s.GetMetadata().GetGeneration()
+		}
+	}
+	change := func(of string) {
+		t.Helper()
+		must[*schedulingv1.DaemonSet](c)(c.DaemonSets.Modify(c.ctx, web, func(s *schedulingv1.DaemonSet) error {
+			s.Spec.Template = template(of)
+			return nil
+		}))
+	}
+	c.until("a pod on each node", all("v1"))
+	next := join(t, c.client, c.prefix, "second")
+	next.agent.setIdle(true) // one agent is enough
+	c.watchReady()
+	change("v2")
+	c.until("a pod is updated", func() bool { return c.count(image("v2")) > 0 })
+	c.resign()
+	c.until("all are updated", all("v2"))
+	c.mu.Lock()
+	if c.lowest < 3 {
+		t.Errorf("only %d pods were ready during the update, want 3", c.lowest)
+	}
+	c.mu.Unlock()
+	change("v1")
+	c.until("all are of the first again", all("v1"))
+	for _, r := range c.Revisions.All() {
+		if r.GetRevision() != 2 && r.GetRevision() != 3 || object.ControllerOf(r).GetKind() != "DaemonSet" {
+			t.Errorf("revision %d of %v, want 2 and 3", r.GetRevision(), object.ControllerOf(r))
+		}
+	}
+	if n := len(c.Revisions.All()); n != 2 {
+		t.Errorf("%d revisions, want 2", n)
+	}
+}
+
 func TestJobRunsToItsEnd(t *testing.T) {
 	c := start(t)
 	tmpl := template("v1")
@@ -577,6 +657,47 @@ func TestJobCountsPodsThatAreGone(t *testing.T) {
 	if n := c.told("SuccessfulCreate"); n != 3 {
 		t.Errorf("%d pods were made, want 3", n)
 	}
+}
+
+// TestPodsAreNotKeptForAJobThatIsGone deletes a job before its pod, as the deletion of a job with its dependents does.
+func TestPodsAreNotKeptForAJobThatIsGone(t *testing.T) {
+	c := start(t)
+	tmpl := template("v1")
+	tmpl.Spec.RestartPolicy = "Never"
+	must[*schedulingv1.Job](c)(c.Jobs.Create(c.ctx, &schedulingv1.Job{
+		Metadata: meta(), Spec: &schedulingv1.JobSpec{Template: tmpl},
+	}))
+	c.until("a running pod", func() bool { return c.count(running) == 1 })
+	pod := object.KeyOf(c.Pods.All()[0])
+	must[*schedulingv1.Pod](c)(c.Pods.Modify(c.ctx, pod, func(p *schedulingv1.Pod) error {
+		p.Status.Phase, p.Status.Conditions = proto.String("Succeeded"), nil
+		return nil
+	}))
+	c.until("the job is done", func() bool { return c.told("Completed") == 1 })
+	must[*schedulingv1.Job](c)(c.Jobs.Delete(c.ctx, "default", "web", nil))
+	c.until("the job is gone", func() bool { return len(c.Jobs.All()) == 0 })
+	gone := make(chan struct{})
+	c.Pods.Subscribe(func(ch resource.Change[*schedulingv1.Pod]) { // after the controllers
+		if ch.Deleted {
+			close(gone)
+		}
+	})
+	must[*schedulingv1.Pod](c)(c.Pods.Delete(c.ctx, pod.Namespace, pod.Name, nil))
+	<-gone
+	if n := c.work.Departed(); n > 0 {
+		t.Errorf("pods of %d jobs are kept in memory", n)
+	}
+}
+
+// TestAJobWhosePodsAreRefusedFailsForItsDeadline has a job whose status is of use although no pod can be made.
+func TestAJobWhosePodsAreRefusedFailsForItsDeadline(t *testing.T) {
+	c := start(t)
+	tmpl := annotated("no spaces here")
+	tmpl.Spec.RestartPolicy = "Never"
+	must[*schedulingv1.Job](c)(c.Jobs.Create(c.ctx, &schedulingv1.Job{Metadata: meta(), Spec: &schedulingv1.JobSpec{
+		Template: tmpl, ActiveDeadlineSeconds: proto.Int32(1),
+	}}))
+	c.until("the job fails", func() bool { return c.told("FailedCreate") > 0 && c.told("DeadlineExceeded") == 1 })
 }
 
 func TestBudgetCountsHealthyPods(t *testing.T) {

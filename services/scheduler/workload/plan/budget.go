@@ -201,6 +201,11 @@ func ScaleOfReplicationController(rc *schedulingv1.ReplicationController) Scale 
 	return Scale{"replicationcontroller/" + rc.GetMetadata().GetName(), orOne(rc.GetSpec().Replicas)}
 }
 
+// ScaleOfStatefulSet returns how many pods a stateful set wants.
+func ScaleOfStatefulSet(s *schedulingv1.StatefulSet) Scale {
+	return Scale{"statefulset/" + s.GetMetadata().GetName(), orOne(s.GetSpec().Replicas)}
+}
+
 // ScaleOfDaemonSet returns how many pods a daemon set wants: one on each of its nodes.
 func ScaleOfDaemonSet(s *schedulingv1.DaemonSet) Scale {
 	return Scale{"daemonset/" + s.GetMetadata().GetName(), int(s.GetStatus().GetDesiredNumberScheduled())}

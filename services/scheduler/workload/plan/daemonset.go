@@ -11,14 +11,12 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 )
 
-// RevisionHashLabel is the label of a daemon set's pods that says of which template they are.
-const RevisionHashLabel = "controller-revision-hash"
-
-// leastLife is how old a failed pod of a daemon set must be to be replaced, so that one that fails at once is not made
-// again and again.
+// leastLife is how old a pod of a daemon set or stateful set that has ended must be to be replaced, so that one that
+// ends at once is not made again and again.
 const leastLife = 30 * time.Second
 
 // nameField is the field of a node that a daemon set's pods ask for.
@@ -27,75 +25,102 @@ const nameField = "metadata.name"
 // DaemonSetView is everything that a daemon set is decided on.
 type DaemonSetView struct {
 	Now   time.Time
+	Clock spans.Clock // which measures waits
 	Set   *schedulingv1.DaemonSet
-	Nodes []*nodev1.Node      // all
-	Pods  []*schedulingv1.Pod // of the namespace: those that the set manages, and those without a controller
+	Nodes []*nodev1.Node // all
+	// of the namespace: those that the set manages, and those without a controller
+	Pods      []*schedulingv1.Pod
+	Revisions []*schedulingv1.ControllerRevision // the same of revisions
+
+	Deaths map[string]YoungDeaths // by node
 }
 
-// DaemonSetPlan is what is done for a daemon set. While Adopt or Release has anything, there is nothing else in it:
+// DaemonSetPlan is what is done for a daemon set. While something is adopted or released, there is nothing else in it:
 // look again afterwards.
 type DaemonSetPlan struct {
 	Adopt, Release []*schedulingv1.Pod
+	History        HistoryPlan
 	Create         []*schedulingv1.Pod // without names
 	Delete         []*schedulingv1.Pod
 	Tell           []Event // for the set, beside those of Create and Delete
 	Status         *schedulingv1.DaemonSetStatus
 	Held           []*metav1.HeldBack // what would be done and waits
 	Wake           time.Time          // when to decide again even if nothing changes; zero means never
+	States         spans.Seen         // what the next view has seen
 
 	why reasons
 }
 
+// Settled reports whether nothing changes hands.
+func (p DaemonSetPlan) Settled() bool { return len(p.Adopt)+len(p.Release) == 0 && p.History.settled() }
+
 // Actions returns what is done, in its order, and why.
 func (p DaemonSetPlan) Actions() []*metav1.PlannedAction {
-	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why),
-		planned("DeletePod", p.Delete, p.why))
+	return slices.Concat(transfers(p.Adopt, p.Release), p.History.before(p.why), planned("CreatePod", p.Create, p.why),
+		planned("DeletePod", p.Delete, p.why), p.History.after(p.why))
 }
 
 // DaemonSet decides on which nodes a daemon set's pods are made, removed and renewed. Pods on nodes that do not exist
 // are left to the controller that removes the pods of lost nodes.
 func DaemonSet(v DaemonSetView) DaemonSetPlan {
 	c := claimAll(v.Set, matcher(v.Set.GetSpec().GetSelector()), v.Pods, placement.Active)
-	if !c.settled() {
-		return DaemonSetPlan{Adopt: c.adopt, Release: c.release}
+	revisions := claimRevisions(v.Set, v.Set.GetSpec().GetSelector(), v.Revisions)
+	if !c.settled() || !revisions.settled() {
+		return DaemonSetPlan{
+			Adopt: c.adopt, Release: c.release,
+			History: HistoryPlan{Adopt: revisions.adopt, Release: revisions.release},
+		}
 	}
-	d := newDaemons(v, c.mine)
+	d := newDaemons(v, c.mine, newHistory(revisions.mine))
 	for _, n := range v.Nodes {
 		d.look(n)
 	}
 	d.dropHomeless()
 	if !object.Deleting(v.Set) {
 		d.renew()
+		d.cleanUp()
 	} else {
-		d.p.Create, d.p.Delete, d.p.Tell, d.p.Held = nil, nil, nil, nil
+		d.p.Create, d.p.Delete, d.p.Tell, d.p.Held, d.p.History = nil, nil, nil, nil, HistoryPlan{}
 	}
 	d.p.Delete = d.p.Delete[:min(len(d.p.Delete), maxBurst)]
 	d.observe()
+	d.p.Wake, d.p.States = sooner(d.p.Wake, d.ready.wake), d.ready.clock.Used
 	return d.p
 }
 
 // daemons is a daemon set while a plan is made for it.
 type daemons struct {
 	v       DaemonSetView
-	hash    string
-	spec    *schedulingv1.PodSpec // of the template, with the tolerations that every daemon has
+	history history
+	present *schedulingv1.ControllerRevision // of the present template
+	hash    string                           // the label of its pods
+	spec    *schedulingv1.PodSpec            // of the template, with the tolerations that every daemon has
 	fits    placement.NodeMatcher
 	byNode  map[string][]*schedulingv1.Pod
 	known   map[string]bool // nodes that exist
 	wanted  []string        // nodes that should have a pod, in the order of the view
 	strange int             // nodes that have a pod and should not
 	leaving map[*schedulingv1.Pod]bool
-	p       DaemonSetPlan
+	surging bool // a node may have two pods during a rolling update
+
+	ready *readiness
+	p     DaemonSetPlan
 }
 
-func newDaemons(v DaemonSetView, mine []*schedulingv1.Pod) *daemons {
+func newDaemons(v DaemonSetView, mine []*schedulingv1.Pod, h history) *daemons {
 	template := v.Set.GetSpec().GetTemplate()
 	d := &daemons{
-		v: v, hash: templateHash(template, 0), spec: daemonSpec(template.GetSpec()),
+		v: v, history: h, spec: daemonSpec(template.GetSpec()),
 		fits: placement.NewNodeMatcher(template.GetSpec()), byNode: map[string][]*schedulingv1.Pod{},
 		p:     DaemonSetPlan{why: reasons{}},
 		known: make(map[string]bool, len(v.Nodes)), leaving: map[*schedulingv1.Pod]bool{},
 	}
+	clock := clockAt(v.Clock, v.Now)
+	d.ready = newReadiness(&clock, v.Set.GetSpec().GetMinReadySeconds(), mine, v.Set.GetStatus().GetNumberAvailable())
+	d.present, d.p.History = h.present(v.Set, template, v.Set.GetStatus().GetCollisionCount(), d.p.why)
+	d.hash = d.present.GetMetadata().GetLabels()[RevisionHashLabel]
+	strategy := v.Set.GetSpec().GetUpdateStrategy()
+	d.surging = strategy.GetType() != "OnDelete" && share(strategy.GetRollingUpdate().GetMaxSurge(), 1, true) > 0
 	for _, pod := range mine {
 		node := TargetNode(pod)
 		d.byNode[node] = append(d.byNode[node], pod)
@@ -156,11 +181,7 @@ func (d *daemons) look(n *nodev1.Node) {
 	}
 	switch {
 	case run && len(pods) == 0:
-		if len(d.p.Create) < maxBurst {
-			pod := d.pod(name)
-			d.p.Create = append(d.p.Create, pod)
-			note(d.p.why, "the node fits, and has none", pod)
-		}
+		d.create(name, "the node fits, and has none", "node "+name+" has none")
 	case !stay:
 		d.remove("its node does not fit any more, or has a taint that it does not tolerate", pods...)
 	default:
@@ -168,29 +189,59 @@ func (d *daemons) look(n *nodev1.Node) {
 	}
 }
 
-// keepOne removes all pods of a node that ended, and all but one of the others: a bound one, the oldest.
+// create makes a pod for a node, unless pods of it die young. short says what is missing if they do.
+func (d *daemons) create(node, why, short string) {
+	if at := d.v.Deaths[node].until(d.v.Now); at.After(d.v.Now) {
+		d.hold("CreatePod", d.v.Set, short+diedYoung, pauseEnds(at))
+		d.p.Wake = sooner(d.p.Wake, at)
+		return
+	}
+	if len(d.p.Create) < maxBurst {
+		pod := d.pod(node)
+		d.p.Create = append(d.p.Create, pod)
+		note(d.p.why, why, pod)
+	}
+}
+
+func (d *daemons) hold(action string, on object.Object, why, unblock string) {
+	d.p.Held = append(d.p.Held, held(action, on, why, unblock)...)
+}
+
+// keepOne removes all pods of a node that ended, and all but one of the others: one that is available, else a bound
+// one, the oldest. While pods surge, it may keep one of the present template beside one of a former.
 func (d *daemons) keepOne(node string, pods []*schedulingv1.Pod) {
-	var running []*schedulingv1.Pod
+	var former, updated []*schedulingv1.Pod
 	for _, pod := range pods {
 		switch {
 		case object.Deleting(pod):
-		case !placement.Terminated(pod):
-			running = append(running, pod)
-		default:
+		case placement.Terminated(pod):
 			d.replaceEnded(node, pod)
+		case d.surging && d.isNew(pod):
+			updated = append(updated, pod)
+		default:
+			former = append(former, pod)
 		}
 	}
-	if len(running) < 2 {
-		return
+	const another = "its node has another one"
+	d.remove(another, d.allBut(former)...)
+	d.remove(another, d.allBut(updated)...)
+}
+
+// allBut returns all of some pods of a node but the one that stays.
+func (d *daemons) allBut(pods []*schedulingv1.Pod) []*schedulingv1.Pod {
+	if len(pods) < 2 {
+		return nil
 	}
-	keep := max(0, slices.IndexFunc(running, func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != "" }))
-	d.remove("its node has another one", slices.Delete(running, keep, keep+1)...)
+	keep := slices.IndexFunc(pods, d.ready.up)
+	if keep < 0 {
+		keep = max(0, slices.IndexFunc(pods, func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != "" }))
+	}
+	return slices.Delete(pods, keep, keep+1)
 }
 
 func (d *daemons) replaceEnded(node string, pod *schedulingv1.Pod) {
-	if at := created(pod).Add(leastLife); at.After(d.v.Now) {
-		d.p.Held = append(d.p.Held,
-			held("DeletePod", pod, "it ended soon after it was made: the next one comes after a pause", "")...)
+	if at := tooYoung(d.ready.clock, pod); !at.IsZero() {
+		d.hold("DeletePod", pod, "it ended soon after it was made: the next one comes after a pause", pauseEnds(at))
 		d.p.Wake = sooner(d.p.Wake, at)
 		return
 	}
@@ -251,60 +302,148 @@ func (d *daemons) pod(node string) *schedulingv1.Pod {
 	return pod
 }
 
-// present returns the pod of a node that counts, the newest of the present template or else any; nil if there is none.
-func (d *daemons) present(node string) *schedulingv1.Pod {
-	var found *schedulingv1.Pod
-	for _, pod := range d.byNode[node] {
-		if placement.Active(pod) && !d.leaving[pod] && (found == nil || d.isNew(pod)) {
-			found = pod
-		}
-	}
-	return found
-}
-
 func (d *daemons) isNew(pod *schedulingv1.Pod) bool {
 	return pod.GetMetadata().GetLabels()[RevisionHashLabel] == d.hash
 }
 
-// renew removes pods of former templates: those that are not available at once, others as long as not too many nodes
-// are without.
+// limits returns how many nodes an update may leave without an available pod, and how many get a second one for it.
+// Both zero would let nothing move, so then one may be without.
+func (d *daemons) limits() (missing, surge int) {
+	rolling := d.v.Set.GetSpec().GetUpdateStrategy().GetRollingUpdate()
+	missing, surge = 1, share(rolling.GetMaxSurge(), len(d.wanted), true)
+	if m := rolling.GetMaxUnavailable(); m != nil {
+		missing = share(m, len(d.wanted), true)
+	}
+	if missing == 0 && surge == 0 {
+		missing = 1
+	}
+	return missing, surge
+}
+
+// former is why an update replaces a pod.
+const former = "it is of a former template"
+
+// renew replaces pods of former templates, unless users do that.
 func (d *daemons) renew() {
-	strategy := d.v.Set.GetSpec().GetUpdateStrategy()
-	if strategy.GetType() == "OnDelete" {
+	if d.v.Set.GetSpec().GetUpdateStrategy().GetType() == "OnDelete" {
 		return
 	}
-	most := 1
-	const former = "it is of a former template"
-	if m := strategy.GetRollingUpdate().GetMaxUnavailable(); m != nil {
-		most = max(1, share(m, len(d.wanted), true))
+	missing, surge := d.limits()
+	if d.surging {
+		d.renewBeside(surge)
+	} else {
+		d.renewInPlace(missing)
 	}
-	minReady := seconds(d.v.Set.GetSpec().GetMinReadySeconds())
+}
+
+// pair returns the pods of a node that count: one of the present template, and one of a former.
+func (d *daemons) pair(node string) (updated, old *schedulingv1.Pod) {
+	for _, pod := range d.byNode[node] {
+		switch {
+		case !placement.Active(pod) || d.leaving[pod]:
+		case d.isNew(pod):
+			updated = pod
+		default:
+			old = pod
+		}
+	}
+	return updated, old
+}
+
+// renewInPlace removes pods of former templates: those that are not available at once, others as long as not too many
+// nodes are without. The next ones come once they are gone.
+func (d *daemons) renewInPlace(most int) {
 	var candidates []*schedulingv1.Pod
 	for _, node := range d.wanted {
-		pod := d.present(node)
-		up, _ := available(pod, minReady, d.v.Now)
+		updated, old := d.pair(node)
 		switch {
-		case !up:
-			most--
-			if pod != nil && !d.isNew(pod) {
-				d.remove(former+" and not available", pod)
+		case updated != nil:
+			if !d.ready.up(updated) {
+				most--
 			}
-		case !d.isNew(pod):
-			candidates = append(candidates, pod)
+		case old == nil:
+			most--
+		case !d.ready.up(old):
+			most--
+			d.remove(former+" and not available", old)
+		default:
+			candidates = append(candidates, old)
 		}
 	}
 	now := max(0, min(most, len(candidates)))
 	d.remove(former+", and few enough nodes are without one that is available", candidates[:now]...)
 	for _, pod := range candidates[now:] {
-		d.p.Held = append(d.p.Held,
-			held("DeletePod", pod, former+", but as many nodes are without one that is available as may be",
-				"the new ones become available")...)
+		d.hold("DeletePod", pod, former+", but as many nodes are without one that is available as may be",
+			"the new ones become available")
 	}
+}
+
+// renewBeside creates new pods beside those of former templates, which go once the new one of their node is available:
+// at most surge beside pods that are available, and any number beside pods that are not.
+func (d *daemons) renewBeside(surge int) {
+	var candidates []string
+	for _, node := range d.wanted {
+		updated, old := d.pair(node)
+		switch {
+		case old == nil:
+		case updated == nil && !d.ready.up(old):
+			d.create(node, "the one of a former template is not available", "node "+node+" has none of the present template")
+		case updated == nil:
+			candidates = append(candidates, node)
+		case !placement.IsReady(old):
+			d.remove(former+" and not ready, and its node has a new one", old)
+		case d.ready.up(updated):
+			d.remove(former+", and the new one of its node is available", old)
+		default:
+			surge--
+			name := updated.GetMetadata().GetName()
+			d.hold("DeletePod", old, former+", but the new one of its node, "+name+", is not available"+stateOf(updated),
+				name+" becomes available")
+			d.p.Held[len(d.p.Held)-1].SinceTime = updated.GetMetadata().GetCreationTimestamp()
+		}
+	}
+	now := max(0, min(surge, len(candidates)))
+	for _, node := range candidates[:now] {
+		d.create(node, "the node has one of a former template, which goes once this one is available",
+			"node "+node+" has none of the present template")
+	}
+	for _, node := range candidates[now:] {
+		_, old := d.pair(node)
+		d.hold("CreatePod", old, former+", but as many nodes have a second pod as may have",
+			"the new pods of other nodes become available")
+	}
+}
+
+// stateOf says what a pod that is not available lacks, for people.
+func stateOf(pod *schedulingv1.Pod) string {
+	switch {
+	case pod.GetSpec().GetNodeName() == "":
+		return ": it is not bound to the node"
+	case !placement.IsReady(pod):
+		return ": it is not ready"
+	}
+	return ": it has not been ready for long enough"
+}
+
+// cleanUp forgets the oldest revisions that no pod has.
+func (d *daemons) cleanUp() {
+	hashes := map[string]bool{d.hash: true}
+	for _, pods := range d.byNode {
+		for _, pod := range pods {
+			hashes[pod.GetMetadata().GetLabels()[RevisionHashLabel]] = true
+		}
+	}
+	live := map[string]bool{}
+	for _, r := range d.history {
+		if m := r.GetMetadata(); hashes[m.GetLabels()[RevisionHashLabel]] {
+			live[m.GetName()] = true
+		}
+	}
+	d.p.History.Forget = d.history.superfluous(d.v.Set.GetSpec().RevisionHistoryLimit, live, d.p.why)
 }
 
 // observe sets the status as seen before the plan is carried out.
 func (d *daemons) observe() {
-	minReady := seconds(d.v.Set.GetSpec().GetMinReadySeconds())
 	var n count
 	have, updated := 0, 0
 	for _, node := range d.wanted {
@@ -317,12 +456,11 @@ func (d *daemons) observe() {
 		if i < 0 {
 			continue
 		}
-		n.add(pods[i], minReady, d.v.Now)
+		n.add(pods[i], d.ready)
 		if d.isNew(pods[i]) {
 			updated++
 		}
 	}
-	d.p.Wake = sooner(d.p.Wake, n.wake)
 	was := d.v.Set.GetStatus()
 	d.p.Status = &schedulingv1.DaemonSetStatus{
 		CurrentNumberScheduled: number(have), NumberMisscheduled: number(d.strange),
@@ -333,4 +471,17 @@ func (d *daemons) observe() {
 		ObservedGeneration: proto.Int32(d.v.Set.GetMetadata().GetGeneration()),
 		Conditions:         was.GetConditions(),
 	}
+	if n := was.GetCollisionCount(); n > 0 {
+		d.p.Status.CollisionCount = &n
+	}
+}
+
+// DaemonRevisionCollided returns a daemon set's status that counts one collision of the names of revisions more.
+func DaemonRevisionCollided(s *schedulingv1.DaemonSetStatus) *schedulingv1.DaemonSetStatus {
+	out := proto.CloneOf(s)
+	if out == nil {
+		out = &schedulingv1.DaemonSetStatus{}
+	}
+	out.CollisionCount = proto.Int32(s.GetCollisionCount() + 1)
+	return out
 }

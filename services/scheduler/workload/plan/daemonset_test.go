@@ -128,6 +128,269 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
+// surging is the strategy that creates new pods beside old ones.
+func surging(most any) *schedulingv1.DaemonSetUpdateStrategy {
+	return &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+		MaxUnavailable: amount(0), MaxSurge: amount(most),
+	}}
+}
+
+func TestDaemonSetSurges(t *testing.T) {
+	surge := func(most any) *schedulingv1.DaemonSet {
+		s := daemonSet()
+		s.Spec.UpdateStrategy = surging(most)
+		return s
+	}
+	one, half := surge(1), surge("50%")
+	now := labelled(plan.RevisionHashLabel, hashOf(one))
+	slow := surge(1)
+	slow.Spec.MinReadySeconds = proto.Int32(30)
+	manual := surge(1)
+	manual.Spec.UpdateStrategy.Type = "OnDelete"
+	abc := []*nodev1.Node{node("a"), node("b"), node("c")}
+	young := map[string]plan.YoungDeaths{"a": {Rounds: 3, Last: start}}
+	for _, c := range []struct {
+		name   string
+		plan   plan.DaemonSetPlan
+		create []string // nodes
+		remove []string
+		held   int
+		wake   time.Duration
+	}{
+		{
+			name: "a new pod comes beside an old one, and no old one goes", create: []string{"a"}, held: 2,
+			plan: daemons(one, abc, pod("x", one, on("a")), pod("y", one, on("b")), pod("z", one, on("c"))),
+		},
+		{
+			name: "a percentage is rounded up", create: []string{"a", "b"}, held: 1,
+			plan: daemons(half, abc, pod("x", half, on("a")), pod("y", half, on("b")), pod("z", half, on("c"))),
+		},
+		{
+			name: "no other node gets a second one while one is not available", held: 2,
+			plan: daemons(one, abc[:2], pod("x", one, on("a")), pod("n", one, on("a"), now, unready), pod("y", one, on("b"))),
+		},
+		{
+			name: "the old one goes once the new one is available, and the next node has its turn", remove: []string{"x"},
+			create: []string{"b"},
+			plan:   daemons(one, abc[:2], pod("x", one, on("a")), pod("n", one, on("a"), now), pod("y", one, on("b"))),
+		},
+		{
+			name: "a new one that is ready but not for long enough is waited for", held: 1, wake: 20 * time.Second,
+			plan: daemons(slow, abc[:1], pod("x", slow, on("a")),
+				pod("n", slow, on("a"), now, ready(start.Add(-10*time.Second)))),
+		},
+		{
+			name: "an old one that is not available gets a new one beyond the limit", create: []string{"b"}, held: 1,
+			plan: daemons(one, abc[:2], pod("x", one, on("a")), pod("n", one, on("a"), now, unready),
+				pod("y", one, on("b"), unready)),
+		},
+		{
+			name: "an old one that is not ready goes as soon as there is a new one", remove: []string{"x"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a"), unready), pod("n", one, on("a"), now, unready)),
+		},
+		{
+			name: "two old ones are one too many", remove: []string{"y"}, create: []string{"a"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a")), pod("y", one, on("a"), born(start))),
+		},
+		{
+			name: "of two old ones the one that is available stays", remove: []string{"x"}, create: []string{"a"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a"), unready), pod("y", one, on("a"), born(start))),
+		},
+		{
+			name: "a new one that is on its way out is not counted", create: []string{"a"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a")), pod("n", one, on("a"), now, leaving)),
+		},
+		{
+			name: "a new one that failed is removed before the next comes", remove: []string{"n"}, create: []string{"a"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a")), pod("n", one, on("a"), now, phase("Failed"))),
+		},
+		{
+			name: "a node whose pods die young waits", held: 1, wake: 4 * time.Second,
+			plan: plan.DaemonSet(plan.DaemonSetView{
+				Now: start, Set: one, Nodes: abc[:1], Pods: []*schedulingv1.Pod{pod("x", one, on("a"))}, Deaths: young,
+			}),
+		},
+		{
+			name: "a node that does not fit loses both", remove: []string{"n", "x"},
+			plan: daemons(one, []*nodev1.Node{node("a", taint("gpu", "NoExecute"))}, pod("x", one, on("a")),
+				pod("n", one, on("a"), now)),
+		},
+		{name: "OnDelete creates none", plan: daemons(manual, abc[:1], pod("x", manual, on("a")))},
+		{
+			name: "without an update there is one pod of a node", remove: []string{"y"},
+			plan: daemons(one, abc[:1], pod("x", one, on("a"), now), pod("y", one, on("a"), now, born(start))),
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if d := cmp.Diff([][]string{c.create, c.remove}, [][]string{targets(c.plan.Create), names(c.plan.Delete)}); d != "" {
+				t.Errorf("creates on nodes, deletes: %s", d)
+			}
+			if len(c.plan.Held) != c.held || c.wake > 0 && !c.plan.Wake.Equal(start.Add(c.wake)) {
+				t.Errorf("%d are held back until %v, want %d until %v: %v", len(c.plan.Held), c.plan.Wake, c.held, c.wake,
+					c.plan.Held)
+			}
+		})
+	}
+}
+
+// TestASurgingDaemonSetLosesNoAvailablePod plays updates of a template over nodes, with new pods that become ready,
+// fail or are deleted at any time: a node with an available pod keeps one, at most as many available old pods as may
+// have a new one beside them, and in the end all nodes have one pod of the present template.
+func TestASurgingDaemonSetLosesNoAvailablePod(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := daemonSet()
+		most := rapid.IntRange(1, 3).Draw(t, "most")
+		s.Spec.UpdateStrategy = surging(most)
+		var nodes []*nodev1.Node
+		var pods []*schedulingv1.Pod
+		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
+			name := fmt.Sprintf("n%d", i)
+			nodes = append(nodes, node(name))
+			p := pod("old-"+name, s, on(name))
+			if rapid.IntRange(0, 3).Draw(t, "ready") == 0 {
+				unready(p)
+			}
+			pods = append(pods, p)
+		}
+		up := func() map[string]bool {
+			out := map[string]bool{}
+			for _, p := range pods {
+				if placement.Active(p) && placement.IsReady(p) {
+					out[plan.TargetNode(p)] = true
+				}
+			}
+			return out
+		}
+		made := 0
+		step := func(faults bool) (did bool) {
+			before := up()
+			p := daemons(s, nodes, pods...)
+			for _, gone := range p.Delete {
+				leaving(gone)
+			}
+			for node := range before {
+				if !up()[node] {
+					t.Fatalf("node %s loses its available pod", node)
+				}
+			}
+			for _, n := range p.Create {
+				made++
+				n.Metadata.Name, n.Metadata.Uid, n.Metadata.CreationTimestamp = fmt.Sprint("new-", made), fmt.Sprint(made),
+					at(start.Add(-time.Hour))
+				n.Status = &schedulingv1.PodStatus{Phase: proto.String("Pending")}
+				pods = append(pods, n)
+			}
+			beside := 0
+			for _, n := range nodes {
+				old, updated := false, false
+				for _, p := range pods {
+					if plan.TargetNode(p) == n.Metadata.Name && placement.Active(p) {
+						isNew := p.GetMetadata().GetLabels()[plan.RevisionHashLabel] != ""
+						old, updated = old || !isNew && placement.IsReady(p), updated || isNew && !placement.IsReady(p)
+					}
+				}
+				if old && updated {
+					beside++
+				}
+			}
+			if !faults && beside > most {
+				t.Fatalf("%d nodes have a new pod beside an available old one, and %d may", beside, most)
+			}
+			return len(p.Create)+len(p.Delete) > 0
+		}
+		for range 20 {
+			step(false)
+			for _, p := range pods {
+				switch rapid.IntRange(0, 6).Draw(t, "happens") {
+				case 0:
+					if p.GetStatus().GetPhase() == "Pending" {
+						on(plan.TargetNode(p))(p)
+						p.Status.Phase = proto.String("Running")
+						ready(start.Add(-time.Minute))(p)
+					}
+				case 1:
+					if p.GetStatus().GetPhase() == "Pending" {
+						leaving(p)
+					}
+				}
+			}
+			pods = slices.DeleteFunc(pods, func(p *schedulingv1.Pod) bool {
+				return p.Metadata.DeletionTimestamp != nil && rapid.Bool().Draw(t, "gone")
+			})
+		}
+		for range 40 { // now all goes well
+			pods = slices.DeleteFunc(pods, func(p *schedulingv1.Pod) bool { return p.Metadata.DeletionTimestamp != nil })
+			for _, p := range pods {
+				if p.GetMetadata().GetLabels()[plan.RevisionHashLabel] != "" {
+					on(plan.TargetNode(p))(p)
+					p.Status.Phase = proto.String("Running")
+					ready(start.Add(-time.Minute))(p)
+				}
+			}
+			if !step(true) {
+				break
+			}
+		}
+		for _, p := range pods {
+			if p.GetMetadata().GetLabels()[plan.RevisionHashLabel] == "" {
+				t.Fatalf("%s is still there", p.Metadata.Name)
+			}
+		}
+		if len(pods) != len(nodes) {
+			t.Fatalf("%d pods on %d nodes", len(pods), len(nodes))
+		}
+	})
+}
+
+func TestRevisionsOfADaemonSet(t *testing.T) {
+	s := daemonSet()
+	s.Spec.RevisionHistoryLimit = proto.Int32(0)
+	var revisions []*schedulingv1.ControllerRevision
+	view := func(pods ...*schedulingv1.Pod) plan.DaemonSetPlan {
+		p := plan.DaemonSet(plan.DaemonSetView{
+			Now: start, Set: s, Nodes: []*nodev1.Node{node("a")}, Pods: pods, Revisions: revisions,
+		})
+		revisions = revisionsAfter(revisions, p.History)
+		return p
+	}
+	first := view()
+	hash := first.Create[0].GetMetadata().GetLabels()[plan.RevisionHashLabel]
+	if r := first.History.Record; r.GetRevision() != 1 || r.GetMetadata().GetName() != "web-"+hash ||
+		r.GetMetadata().GetLabels()[plan.RevisionHashLabel] != hash {
+		t.Fatalf("records %v for pods of %q", first.History.Record, hash)
+	}
+	s.Spec.Template = template("v2")
+	second := view(pod("x", s, labelled(plan.RevisionHashLabel, hash)))
+	if second.History.Record.GetRevision() != 2 || len(second.History.Forget) != 0 {
+		t.Fatalf("while a pod is of the first: %v", second.History)
+	}
+	back, err := plan.Restore(s, revisions, 0)
+	if err != nil || !proto.Equal(back, template("v1")) {
+		t.Fatalf("the one before is %v, %v", back, err)
+	}
+	s.Spec.Template = back
+	again := view(pod("x", s, labelled(plan.RevisionHashLabel, hash)))
+	if again.History.Record != nil || again.History.Renumber.GetRevision() != 3 || len(again.Delete) != 0 {
+		t.Fatalf("back on the first: %v, deletes %v", again.History, names(again.Delete))
+	}
+	if f := again.History.Forget; len(f) != 1 || f[0].GetRevision() != 2 {
+		t.Fatalf("forgets %v, want the second", f)
+	}
+	s.Spec.Template = template("v2")
+	taken := view().History.Record
+	s.Status = plan.DaemonRevisionCollided(s.GetStatus())
+	revisions = slices.DeleteFunc(revisions, func(r *schedulingv1.ControllerRevision) bool {
+		return r.GetMetadata().GetName() == taken.GetMetadata().GetName()
+	})
+	next := view()
+	if n := next.History.Record.GetMetadata().GetName(); n == taken.GetMetadata().GetName() ||
+		next.Create[0].GetMetadata().
+			GetLabels()[plan.RevisionHashLabel] != next.History.Record.GetMetadata().GetLabels()[plan.RevisionHashLabel] ||
+		next.Status.GetCollisionCount() != 1 {
+		t.Errorf("after a collision: revision %s, pods %v", n, next.Create[0].GetMetadata().GetLabels())
+	}
+}
+
 func waiting(name string, s *schedulingv1.DaemonSet, on string) *schedulingv1.Pod {
 	p := proto.CloneOf(plan.DaemonSet(plan.DaemonSetView{Now: start, Set: s, Nodes: []*nodev1.Node{node(on)}}).Create[0])
 	p.Metadata.Name, p.Status = name, &schedulingv1.PodStatus{Phase: proto.String("Pending")}

@@ -11,6 +11,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -26,6 +27,7 @@ const (
 // DeploymentView is everything that a deployment is decided on.
 type DeploymentView struct {
 	Now        time.Time
+	Clock      spans.Clock // which measures waits
 	Deployment *schedulingv1.Deployment
 	// of the namespace: those that the deployment manages, and those without a controller
 	Sets []*schedulingv1.ReplicaSet
@@ -41,7 +43,8 @@ type DeploymentPlan struct {
 	Revision       string             // value of the deployment's revision annotation; empty leaves it
 	Held           []*metav1.HeldBack // what would be done and waits
 	Status         *schedulingv1.DeploymentStatus
-	Wake           time.Time // when to decide again even if nothing changes; zero means never
+	Wake           time.Time  // when to decide again even if nothing changes; zero means never
+	States         spans.Seen // what the next view has seen
 
 	why reasons
 }
@@ -105,7 +108,7 @@ func Deployment(v DeploymentView) DeploymentPlan {
 		}
 		if paused {
 			if !r.complete() {
-				r.p.Held = held("UpdateReplicaSet", r.d, "the deployment is paused", "windlass rollout resume deployment/"+
+				r.hold("UpdateReplicaSet", r.d, "the deployment is paused", "windlass rollout resume deployment/"+
 					r.d.GetMetadata().GetName())
 			}
 			r.cleanUp()
@@ -138,6 +141,7 @@ func (s *set) available() int {
 // rollout is a deployment while a plan is made for it.
 type rollout struct {
 	now     time.Time
+	clock   spans.Clock
 	d       *schedulingv1.Deployment
 	want    int
 	surge   int // pods beyond want
@@ -150,7 +154,7 @@ type rollout struct {
 
 func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
 	r := &rollout{
-		now: v.Now, p: DeploymentPlan{why: reasons{}}, d: v.Deployment,
+		now: v.Now, clock: clockAt(v.Clock, v.Now), p: DeploymentPlan{why: reasons{}}, d: v.Deployment,
 		want: orOne(v.Deployment.GetSpec().Replicas),
 	}
 	r.surge, r.missing = limits(v.Deployment.GetSpec(), r.want)
@@ -241,11 +245,17 @@ func (r *rollout) roll() {
 	case r.complete():
 		r.cleanUp()
 	case r.current.was != nil:
-		r.p.Held = held("UpdateReplicaSet", r.current.next,
+		r.hold("UpdateReplicaSet", r.current.next,
 			fmt.Sprintf("%d of its %d pods are available, %d pods of the deployment must be, and %d may be there at once",
 				r.current.available(), r.current.size(), r.want-r.missing, r.want+r.surge),
 			"its pods become available, or those that leave are gone")
 	}
+}
+
+// hold notes what waits since the rollout came forward last, or was paused.
+func (r *rollout) hold(action string, on object.Object, why, unblock string) {
+	r.p.Held = held(action, on, why, unblock)
+	r.p.Held[0].SinceTime = object.FindCondition(r.status.GetConditions(), progressing).GetLastTransitionTime()
 }
 
 // newSize returns how many pods the set of the present template may have now.
@@ -311,7 +321,7 @@ func (r *rollout) recreate() {
 			st.GetObservedGeneration() >= s.was.GetMetadata().GetGeneration()
 	}
 	if !gone {
-		r.p.Held = held("CreateReplicaSet", r.d, "pods of a former template are still there", "they go")
+		r.hold("CreateReplicaSet", r.d, "pods of a former template are still there", "they go")
 		return
 	}
 	r.ensure()
@@ -364,7 +374,7 @@ func (r *rollout) refresh() {
 	}
 	r.current.next.Spec.MinReadySeconds = r.d.GetSpec().MinReadySeconds
 	r.noteRevision()
-	if object.FindCondition(r.status.GetConditions(), progressing) == nil {
+	if c := object.FindCondition(r.status.GetConditions(), progressing); c == nil || c.GetReason() == setRefused {
 		r.progress("FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", r.current.next.GetMetadata().GetName()))
 	}
 }
@@ -388,7 +398,26 @@ func Collided(s *schedulingv1.DeploymentStatus) *schedulingv1.DeploymentStatus {
 
 // SetFailed is the event of a replica set that could not be made.
 func SetFailed(name, why string) Event {
-	return Event{"Warning", "ReplicaSetCreateError", fmt.Sprintf("Failed to create new replica set %q: %s", name, why)}
+	return Event{"Warning", setRefused, fmt.Sprintf("Failed to create new replica set %q: %s", name, why)}
+}
+
+// SetNotChanged is the event of a replica set that could not be changed.
+func SetNotChanged(name, why string) Event {
+	return Event{"Warning", "ReplicaSetUpdateError", fmt.Sprintf("Failed to update replica set %q: %s", name, why)}
+}
+
+// Refused returns a deployment as it is stored after a replica set of it was refused, with the event of that: it does
+// not progress until it or a rule changes.
+func Refused(d *schedulingv1.Deployment, e Event, now time.Time) *schedulingv1.Deployment {
+	out := proto.CloneOf(d)
+	if out.Status == nil {
+		out.Status = &schedulingv1.DeploymentStatus{}
+	}
+	out.Status.ObservedGeneration = proto.Int32(d.GetMetadata().GetGeneration())
+	out.Status.Conditions = object.SetCondition(out.Status.Conditions, &metav1.Condition{
+		Type: progressing, Status: "False", Reason: proto.String(setRefused), Message: proto.String(e.Message),
+	}, now)
+	return out
 }
 
 // cleanUp removes the oldest sets without pods beyond those that are kept to go back to.
@@ -420,5 +449,5 @@ func (r *rollout) finish() {
 		}
 	}
 	r.observe()
-	r.p.Status = r.status
+	r.p.Status, r.p.States = r.status, r.clock.Used
 }

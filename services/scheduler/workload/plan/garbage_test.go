@@ -76,23 +76,88 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-func TestTheOldestEndedPodsGo(t *testing.T) {
+func TestPodsThatEndedFirstGo(t *testing.T) {
+	none := func(*schedulingv1.Pod) *schedulingv1.Job { return nil }
+	endedAt := func(name string, start, end time.Time) *schedulingv1.Pod {
+		p := endedPod(name, start)
+		p.Status = &schedulingv1.PodStatus{ContainerStatuses: []*schedulingv1.ContainerStatus{{
+			State: &schedulingv1.ContainerState{
+				Terminated: &schedulingv1.ContainerStateTerminated{FinishedAt: timestamppb.New(end)},
+			},
+		}}}
+		return p
+	}
 	var pods []*schedulingv1.Pod
 	for i := range 1000 {
-		pods = append(pods, endedPod(fmt.Sprint("p", i), now))
+		pods = append(pods, endedAt(fmt.Sprint("p", i), now, now))
 	}
-	if got := plan.Ended(pods); len(got) != 0 {
-		t.Errorf("%d of 1000 go", len(got))
+	if got := plan.Ended(plan.EndedView{Now: now, Pods: pods, JobOf: none}); len(got.Delete) != 0 {
+		t.Errorf("%d of 1000 go", len(got.Delete))
 	}
-	pods = append(pods, endedPod("older", now.Add(-time.Minute)), endedPod("oldest", now.Add(-time.Hour)))
+	pods = append(pods, endedAt("ran long", now.Add(-time.Hour), now.Add(time.Second)),
+		endedAt("second", now.Add(-time.Minute), now.Add(-time.Second)),
+		endedAt("first", now.Add(-time.Second), now.Add(-time.Minute)), endedAt("last", now, now.Add(time.Second)))
 	var names []string
-	for _, p := range plan.Ended(pods) {
+	for _, p := range plan.Ended(plan.EndedView{Now: now, Pods: pods, JobOf: none}).Delete[:2] {
 		names = append(names, p.GetMetadata().GetName())
 	}
-	if diff := cmp.Diff([]string{"oldest", "older"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"first", "second"}, names); diff != "" {
 		t.Errorf("go (-want +got):\n%s", diff)
 	}
 	if pods[0].GetMetadata().GetName() != "p0" {
 		t.Error("the view was changed")
+	}
+}
+
+func TestAnEndedPodStaysUntilItsJobHasCountedIt(t *testing.T) {
+	job := &schedulingv1.Job{Metadata: &metav1.ObjectMeta{Name: "j"}}
+	var pods []*schedulingv1.Pod
+	for i := range 1001 {
+		pods = append(pods, endedPod(fmt.Sprint("p", i), now))
+	}
+	pods[0].Metadata.Uid, pods[0].Metadata.CreationTimestamp = "uid-0", timestamppb.New(now.Add(-time.Hour))
+	v := plan.EndedView{Now: now, Pods: pods, JobOf: func(p *schedulingv1.Pod) *schedulingv1.Job {
+		if p == pods[0] {
+			return job
+		}
+		return nil
+	}}
+	if p := plan.Ended(v); len(p.Delete) != 0 || !p.Wake.After(now) {
+		t.Errorf("%d go, decided again at %v", len(p.Delete), p.Wake)
+	}
+	job.Metadata.Annotations = map[string]string{"windlass.dev/counted-pods": "uid-0,uid-9"}
+	if p := plan.Ended(v); len(p.Delete) != 1 || p.Delete[0] != pods[0] || !p.Wake.IsZero() {
+		t.Errorf("%d go once it is counted, decided again at %v", len(p.Delete), p.Wake)
+	}
+}
+
+func TestAPodNamedForANodeThatDoesNotExistWaitsForIt(t *testing.T) {
+	early := &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: "p", CreationTimestamp: timestamppb.New(now)},
+		Spec:     &schedulingv1.PodSpec{NodeName: "n"},
+	}
+	bound := proto.CloneOf(early)
+	bound.Status = &schedulingv1.PodStatus{Conditions: []*schedulingv1.PodCondition{
+		{Type: "PodScheduled", Status: "True"},
+	}}
+	ran := proto.CloneOf(early)
+	ran.Status = &schedulingv1.PodStatus{StartTime: timestamppb.New(now)}
+	for what, c := range map[string]struct {
+		pod      *schedulingv1.Pod
+		wasThere bool
+		after    time.Duration
+		want     bool
+	}{
+		"created for it":                {early, false, 39 * time.Second, false},
+		"created for it and 40 s later": {early, false, 40 * time.Second, true},
+		"the node was deleted":          {early, true, time.Second, true},
+		"bound to it":                   {bound, false, time.Second, true},
+		"ran there":                     {ran, false, time.Second, true},
+	} {
+		p := plan.Stranded(c.pod, c.wasThere, now.Add(c.after))
+		wake := now.Add(40 * time.Second)
+		if p.Delete != c.want || p.Tell.Reason != plan.NoNode || !c.want && !p.Wake.Equal(wake) {
+			t.Errorf("%s: %+v", what, p)
+		}
 	}
 }

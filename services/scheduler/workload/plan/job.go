@@ -10,14 +10,19 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Conditions of a job.
+// Conditions of a job. Success and failure are decided first, and are in force once all pods of the job are gone or
+// have ended.
 const (
 	jobComplete  = "Complete"
+	jobSucceeds  = "SuccessCriteriaMet"
 	jobFailed    = "Failed"
+	jobFails     = "FailureTarget"
 	jobSuspended = "Suspended"
 )
 
@@ -27,18 +32,25 @@ const (
 	defaultBackOff = 6 // failed pods that a job bears
 )
 
-// countedPods is the annotation of a job with the uids of the pods that are there and have ended, and that its status
-// counts: pods may go, such as with their node, and what they did still counts, once.
+// countedPods is the annotation of a job with the uids of the pods that were there and had ended when its status was
+// last counted up, and that it counts: pods may go, such as with their node, and what they did still counts, once.
 const countedPods = "windlass.dev/counted-pods"
+
+// countedMost is how many uids countedPods has: no more than half of what all annotations of an object may have. Pods
+// beyond it are counted once counted ones are deleted, as those that are too many are.
+const countedMost = 3000
 
 // ControllerUIDLabel is the label by which a job knows its pods: its value is the job's uid.
 const ControllerUIDLabel = "batch.kubernetes.io/controller-uid"
 
 // JobView is everything that a job is decided on.
 type JobView struct {
-	Now  time.Time
-	Job  *schedulingv1.Job
-	Pods []*schedulingv1.Pod // of the namespace: those that the job manages, and those without a controller
+	Now   time.Time
+	Clock spans.Clock // which measures waits
+	Job   *schedulingv1.Job
+	Pods  []*schedulingv1.Pod // of the namespace: those that the job manages, and those without a controller
+
+	Deaths YoungDeaths
 }
 
 // JobPlan is what is done for a job. While Adopt or Release has anything, there is nothing else in it: look again
@@ -50,12 +62,15 @@ type JobPlan struct {
 	Remove         bool    // the job has been kept long enough after its end
 	Tell           []Event // for the job, beside those of Create and Delete
 	Status         *schedulingv1.JobStatus
-	Held           []*metav1.HeldBack // what would be done and waits
-	Wake           time.Time          // when to decide again even if nothing changes; zero means never
+	Counted        []*schedulingv1.Pod // pods that have ended and that Status counts
+	Held           []*metav1.HeldBack  // what would be done and waits
+	Wake           time.Time           // when to decide again even if nothing changes; zero means never
+	States         spans.Seen          // what the next view has seen
 
-	counted *string // value of the annotation that goes with Status; nil for none
-	job     *schedulingv1.Job
-	why     reasons
+	counted  *string // value of the annotation that goes with Status; nil for none
+	failures *string // the same of the failures of its indexes
+	job      *schedulingv1.Job
+	why      reasons
 }
 
 // Actions returns what is done, in its order, and why.
@@ -75,6 +90,9 @@ func JobAfter(j *schedulingv1.Job, p JobPlan) *schedulingv1.Job {
 	out.Status = p.Status
 	if p.counted != nil {
 		out.Metadata.Annotations = label(out.Metadata.Annotations, countedPods, *p.counted)
+	}
+	if p.failures != nil {
+		out.Metadata.Annotations = label(out.Metadata.Annotations, indexFailures, *p.failures)
 	}
 	return out
 }
@@ -102,6 +120,7 @@ func Job(v JobView) JobPlan {
 	if !c.settled() {
 		return JobPlan{Adopt: c.adopt, Release: c.release}
 	}
+	v.Clock = clockAt(v.Clock, v.Now)
 	j := newJob(v, c.mine)
 	switch {
 	case object.Deleting(v.Job):
@@ -110,7 +129,7 @@ func Job(v JobView) JobPlan {
 	default:
 		j.work()
 	}
-	j.p.Status = j.status
+	j.p.Status, j.p.States = j.status, j.v.Clock.Used
 	return j.p
 }
 
@@ -118,25 +137,35 @@ func Job(v JobView) JobPlan {
 type job struct {
 	v         JobView
 	spec      *schedulingv1.JobSpec
+	mine      []*schedulingv1.Pod
 	active    []*schedulingv1.Pod
-	failures  int       // since the last pod that succeeded
-	failedAt  time.Time // when the last one failed
+	leaving   []*schedulingv1.Pod // that are being deleted and have not ended
+	failures  int                 // since the last pod that succeeded
+	failedAt  time.Time           // when the last one failed
 	succeeded int
 	failed    int
 	restarts  int // of containers in pods that are active
-	status    *schedulingv1.JobStatus
-	p         JobPlan
+	uncounted int // pods that ended, beyond those that countedPods has room for
+
+	doomed string // why a pod that failed fails the job; empty if none does
+
+	// of an indexed job
+	doneIndexes, badIndexes indexSet
+	failuresOf              map[int]int
+
+	status *schedulingv1.JobStatus
+	p      JobPlan
 }
 
 func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 	j := &job{
-		v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus()),
+		v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus()), mine: mine,
 		p: JobPlan{job: v.Job, why: reasons{}},
 	}
 	if j.status == nil {
 		j.status = &schedulingv1.JobStatus{}
 	}
-	ready, leaving := 0, 0
+	ready := 0
 	var lastSuccess time.Time
 	for _, pod := range mine {
 		switch {
@@ -146,7 +175,7 @@ func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 			}
 		case pod.GetStatus().GetPhase() == placement.Failed:
 		case object.Deleting(pod):
-			leaving++
+			j.leaving = append(j.leaving, pod)
 		default:
 			j.active = append(j.active, pod)
 			j.restarts += int(restarts(pod))
@@ -163,42 +192,66 @@ func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 			}
 		}
 	}
-	j.count(mine)
+	counted := j.count(mine)
+	if j.indexed() {
+		j.countIndexes(mine, counted)
+	}
 	s := j.status
-	s.Active, s.Ready, s.Terminating = number(len(j.active)), number(ready), number(leaving)
+	s.Active, s.Ready, s.Terminating = number(len(j.active)), number(ready), number(len(j.leaving))
 	s.Succeeded, s.Failed = number(j.succeeded), number(j.failed)
 	return j
 }
 
-// count counts the pods that ended since the status was written, and notes all that are there.
-func (j *job) count(mine []*schedulingv1.Pod) {
+// count counts the pods that ended since the status was written, and then notes all that are there and counted. It
+// returns those whose failure counts now: not those that the failure policy ignores.
+func (j *job) count(mine []*schedulingv1.Pod) (failures []*schedulingv1.Pod) {
 	text, noted := j.v.Job.GetMetadata().GetAnnotations()[countedPods]
 	before := strings.Split(text, ",") // in order
 	var uids []string
+	var fresh []*schedulingv1.Pod
 	for _, pod := range mine {
-		if !placement.Terminated(pod) {
-			continue
-		}
-		uid := pod.GetMetadata().GetUid()
-		uids = append(uids, uid)
-		switch {
+		switch uid := pod.GetMetadata().GetUid(); {
+		case !placement.Terminated(pod):
 		case noted && has(before, uid):
-		case pod.GetStatus().GetPhase() == placement.Succeeded:
-			j.succeeded++
+			uids = append(uids, uid)
+			j.p.Counted = append(j.p.Counted, pod)
 		default:
-			j.failed++
+			fresh = append(fresh, pod)
 		}
 	}
+	room := max(0, countedMost-len(uids))
+	if room < min(len(fresh), countedMost/2) { // each write has the whole list, so few pods are not counted alone
+		room = 0
+	}
+	room = min(room, len(fresh))
+	j.uncounted = len(fresh) - room
+	j.p.Counted = append(j.p.Counted, fresh[:room]...)
+	for _, pod := range fresh[:room] {
+		uids = append(uids, pod.GetMetadata().GetUid())
+		if pod.GetStatus().GetPhase() == placement.Succeeded {
+			j.succeeded++
+			continue
+		}
+		v := j.verdictOn(pod)
+		if v.action == failJob && j.doomed == "" {
+			j.doomed = v.message
+		}
+		if v.action != ignore {
+			failures = append(failures, pod)
+		}
+	}
+	j.failed = len(failures)
 	s := j.status
 	if noted {
 		j.succeeded, j.failed = j.succeeded+int(s.GetSucceeded()), j.failed+int(s.GetFailed())
 	} else { // which pods the status counts is not known
 		j.succeeded, j.failed = max(j.succeeded, int(s.GetSucceeded())), max(j.failed, int(s.GetFailed()))
 	}
-	if noted || len(uids) > 0 {
+	if room > 0 {
 		slices.Sort(uids)
 		j.p.counted = proto.String(strings.Join(uids, ","))
 	}
+	return failures
 }
 
 // has reports whether a value is in a sorted list.
@@ -243,9 +296,12 @@ func (j *job) expire() {
 	if ttl == nil {
 		return
 	}
-	at := j.end().GetLastTransitionTime().AsTime().Add(seconds(*ttl))
+	ended := j.end().GetLastTransitionTime().AsTime()
+	at := j.v.Clock.End(spans.Key(ended, "ended"), ended, seconds(*ttl))
 	if j.v.Now.Before(at) {
 		j.p.Wake = at
+		j.holdSince(j.end().GetLastTransitionTime(), "DeleteJob", fmt.Sprintf("it is kept for %d s after its end", *ttl),
+			"the time ends at "+at.UTC().Format(time.RFC3339))
 		return
 	}
 	j.p.Remove = true
@@ -255,30 +311,106 @@ func (j *job) expire() {
 // work moves a job on that has not ended.
 func (j *job) work() {
 	j.checkSuspended()
-	if j.spec.GetSuspend() {
+	if j.ending() == nil {
+		j.decideEnd()
+	}
+	switch c := j.ending(); {
+	case c != nil:
+		j.finish(c)
+	case j.spec.GetSuspend():
 		j.drop("the job is suspended")
-		return
+	default:
+		if j.status.GetStartTime() == nil {
+			j.status.StartTime = stamp(j.v.Now)
+		}
+		if j.spec.ActiveDeadlineSeconds != nil {
+			j.p.Wake = j.deadline()
+		}
+		j.manage()
 	}
-	if j.status.GetStartTime() == nil {
-		j.status.StartTime = stamp(j.v.Now)
+}
+
+// deadline returns when a job that runs fails for its activeDeadlineSeconds.
+func (j *job) deadline() time.Time {
+	began := j.status.GetStartTime().AsTime()
+	return j.v.Clock.End(spans.Key(began, "active"), began, seconds(j.spec.GetActiveDeadlineSeconds()))
+}
+
+// ending returns the condition that says how the job will end; nil if that is not decided.
+func (j *job) ending() *metav1.Condition {
+	for _, typ := range []string{jobFails, jobSucceeds} {
+		if c := object.FindCondition(j.status.GetConditions(), typ); c.GetStatus() == "True" {
+			return c
+		}
 	}
-	deadline := j.status.GetStartTime().AsTime().Add(seconds(j.spec.GetActiveDeadlineSeconds()))
-	limited := j.spec.ActiveDeadlineSeconds != nil
+	return nil
+}
+
+// decideEnd decides whether the job has failed or succeeded. A suspended job fails for its pods, and nothing else.
+func (j *job) decideEnd() {
+	overdue := j.spec.ActiveDeadlineSeconds != nil && j.status.GetStartTime() != nil && !j.spec.GetSuspend() &&
+		!j.v.Now.Before(j.deadline())
+	reason, message := j.beyondIndexes()
 	switch {
-	case limited && !j.v.Now.Before(deadline):
-		j.fail("DeadlineExceeded", "Job was active longer than specified deadline")
-		return
+	case j.doomed != "":
+		j.setCondition(jobFails, "True", "PodFailurePolicy", j.doomed)
 	case j.beyondLimit():
-		j.fail("BackoffLimitExceeded", "Job has reached the specified backoff limit")
-		return
-	case j.done():
-		j.complete()
+		j.setCondition(jobFails, "True", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+	case overdue:
+		j.setCondition(jobFails, "True", "DeadlineExceeded", "Job was active longer than specified deadline")
+	case reason != "":
+		j.setCondition(jobFails, "True", reason, message)
+	default:
+		if message, met := j.successMet(); met {
+			j.setCondition(jobSucceeds, "True", "SuccessPolicy", message)
+		} else if !j.spec.GetSuspend() && j.done() {
+			j.setCondition(jobSucceeds, "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		}
+	}
+}
+
+// finish ends a job whose end is decided: its pods go first.
+func (j *job) finish(c *metav1.Condition) {
+	j.drop(c.GetMessage())
+	if left := slices.Concat(j.leaving, j.active); len(left) > 0 {
+		action, typ := "FailJob", jobFailed
+		if c.GetType() == jobSucceeds {
+			action, typ = "CompleteJob", jobComplete
+		}
+		j.holdSince(c.GetLastTransitionTime(), action,
+			fmt.Sprintf("%d of its pods have not ended, such as %s%s: the job is %s after that", len(left),
+				left[0].GetMetadata().GetName(), onNode(left[0]), typ), untilEnded)
 		return
 	}
-	if limited {
-		j.p.Wake = deadline
+	if c.GetType() == jobFails {
+		j.setCondition(jobFailed, "True", c.GetReason(), c.GetMessage())
+		j.tell("Warning", c.GetReason(), c.GetMessage())
+	} else {
+		j.setCondition(jobComplete, "True", c.GetReason(), c.GetMessage())
+		j.status.CompletionTime = stamp(j.v.Now)
+		j.tell("Normal", "Completed", "Job completed")
 	}
-	j.manage()
+	if ttl := j.spec.TtlSecondsAfterFinished; ttl != nil {
+		j.p.Wake = j.v.Now.Add(seconds(*ttl))
+	}
+}
+
+// untilEnded releases what waits for a pod that is being deleted.
+const untilEnded = "their nodes report that they ended, or the nodes are deleted"
+
+// onNode names the node of a pod, for people.
+func onNode(pod *schedulingv1.Pod) string {
+	if node := pod.GetSpec().GetNodeName(); node != "" {
+		return " on node " + node
+	}
+	return ""
+}
+
+// holdSince notes what waits of the job, and since when.
+func (j *job) holdSince(since *timestamppb.Timestamp, action, why, unblock string) {
+	h := held(action, j.v.Job, why, unblock)
+	h[0].SinceTime = since
+	j.p.Held = append(j.p.Held, h...)
 }
 
 // checkSuspended keeps the condition Suspended and the time of the start in sync with the spec.
@@ -296,18 +428,19 @@ func (j *job) checkSuspended() {
 	}
 }
 
-// beyondLimit reports whether more failed than the job bears. Where containers start again in their pods, these starts
-// count as well.
+// beyondLimit reports whether more pods failed than the job bears. Where containers start again in their pods, as many
+// starts of those that are active end it, too. Source: Kubernetes' job controller.
 func (j *job) beyondLimit() bool {
 	limit := defaultBackOff
 	if n := j.spec.BackoffLimit; n != nil {
 		limit = int(*n)
+	} else if j.perIndex() {
+		return false
 	}
 	if j.failed > limit {
 		return true
 	}
-	return j.spec.GetTemplate().GetSpec().GetRestartPolicy() == "OnFailure" && j.restarts > 0 &&
-		j.failed+j.restarts > limit
+	return j.spec.GetTemplate().GetSpec().GetRestartPolicy() == "OnFailure" && j.restarts >= max(1, limit)
 }
 
 // wanted returns how many pods must succeed, and how many may run at once. all is false for a job that is done when one
@@ -330,10 +463,16 @@ func (j *job) done() bool {
 
 // manage makes the pods that are missing, and removes those that are too many.
 func (j *job) manage() {
+	if j.indexed() {
+		if j.p.Delete = j.surplus(); len(j.p.Delete) > 0 {
+			note(j.p.why, "its index is done or failed, or another pod has it", j.p.Delete...)
+			return
+		}
+	}
 	completions, want, all := j.wanted()
 	switch {
 	case all:
-		want = min(want, completions-j.succeeded)
+		want = max(0, min(want, completions-j.succeeded-j.badIndexes.size()))
 	case j.succeeded > 0: // the work is used up: what runs ends by itself
 		want = min(want, len(j.active))
 	}
@@ -346,22 +485,63 @@ func (j *job) manage() {
 			note(j.p.why, count+", and this one is missed least: "+lessMissed(pod), pod)
 		}
 	}
+	if j.replacesEndedOnly() && missing > 0 && len(j.leaving) > 0 {
+		first := j.leaving[0]
+		j.holdSince(first.GetMetadata().GetDeletionTimestamp(), "CreatePod",
+			fmt.Sprintf("%s, but %d others are being deleted "+
+				"and have not ended, such as %s%s, and only pods that have ended are replaced", count, len(j.leaving),
+				first.GetMetadata().GetName(), onNode(first)), untilEnded)
+		missing -= len(j.leaving)
+	}
 	if missing <= 0 {
 		return
 	}
-	if j.failures > 0 {
-		if at := j.failedAt.Add(doubled(firstBackOff, j.failures-1, longestBackOff)); j.v.Now.Before(at) {
-			j.p.Held = held("CreatePod", j.v.Job,
+	if j.uncounted > 0 { // what they did may be what is missing
+		j.p.Held = append(j.p.Held, held("CreatePod", j.v.Job,
+			fmt.Sprintf("%s, but %d that ended are not counted yet", count, j.uncounted),
+			"they are counted, at the latest when pods that are counted are deleted")...)
+		return
+	}
+	if j.failures > 0 && !j.perIndex() {
+		if at := j.backOffEnds(j.failedAt, j.failures); j.v.Now.Before(at) {
+			j.holdSince(stamp(j.failedAt), "CreatePod",
 				count+", but the last one failed: the next one comes after a pause, which doubles each time",
-				"the pause ends at "+at.UTC().Format(time.RFC3339))
+				pauseEnds(at))
 			j.p.Wake = sooner(j.p.Wake, at)
 			return
 		}
 	}
-	for range min(missing, maxBurst) {
-		j.p.Create = append(j.p.Create, j.pod())
+	if at := j.v.Deaths.until(j.v.Now); j.v.Now.Before(at) {
+		j.holdSince(stamp(j.v.Deaths.Last), "CreatePod", count+diedYoung, pauseEnds(at))
+		j.p.Wake = sooner(j.p.Wake, at)
+		return
+	}
+	missing = min(missing, maxBurst)
+	if j.indexed() {
+		for _, index := range j.dueIndexes(j.freeIndexes(missing)) {
+			pod := j.pod()
+			j.setIndex(pod, index)
+			j.p.Create = append(j.p.Create, pod)
+		}
+	} else {
+		for range missing {
+			j.p.Create = append(j.p.Create, j.pod())
+		}
 	}
 	note(j.p.why, count, j.p.Create...)
+}
+
+// replacesEndedOnly reports whether a pod that is being deleted is replaced only once it has ended.
+func (j *job) replacesEndedOnly() bool {
+	if p := j.spec.PodReplacementPolicy; p != nil {
+		return *p == "Failed"
+	}
+	return j.spec.GetPodFailurePolicy() != nil
+}
+
+// backOffEnds returns when the pause after the last of some failures ends.
+func (j *job) backOffEnds(last time.Time, failures int, of ...string) time.Time {
+	return j.v.Clock.End(spans.Key(last, append(of, "failed")...), last, doubled(firstBackOff, failures-1, longestBackOff))
 }
 
 func (j *job) pod() *schedulingv1.Pod {
@@ -378,27 +558,6 @@ func (j *job) pod() *schedulingv1.Pod {
 func (j *job) drop(why string) {
 	j.p.Delete = j.active
 	note(j.p.why, why, j.active...)
-}
-
-func (j *job) fail(reason, message string) {
-	j.drop(message)
-	j.setCondition(jobFailed, "True", reason, message)
-	j.tell("Warning", reason, message)
-	j.wakeToExpire()
-}
-
-func (j *job) complete() {
-	j.drop("the job is complete")
-	j.setCondition(jobComplete, "True", "CompletionsReached", "Reached expected number of succeeded pods")
-	j.status.CompletionTime = stamp(j.v.Now)
-	j.tell("Normal", "Completed", "Job completed")
-	j.wakeToExpire()
-}
-
-func (j *job) wakeToExpire() {
-	if ttl := j.spec.TtlSecondsAfterFinished; ttl != nil {
-		j.p.Wake = j.v.Now.Add(seconds(*ttl))
-	}
 }
 
 func (j *job) setCondition(typ, status, reason, message string) {

@@ -97,15 +97,33 @@ func TestJob(t *testing.T) {
 		{
 			name: "too many failures end it", job: job(limit(1)), pods: some(ended("Failed", 0), ended("Failed", 0), unready),
 			remove: []string{"p2"},
-			end:    "Failed BackoffLimitExceeded",
+			end:    "FailureTarget BackoffLimitExceeded",
 		},
 		{
-			name: "starts inside a pod count as well", job: job(limit(1), again), pods: some(restarted(2)),
-			remove: []string{"p0"}, end: "Failed BackoffLimitExceeded",
+			name: "starts inside pods count as well", job: job(limit(3), again), pods: some(restarted(1), restarted(2)),
+			remove: []string{"p0", "p1"}, end: "FailureTarget BackoffLimitExceeded",
+		},
+		{name: "as long as they are fewer", job: job(limit(3), again), pods: some(restarted(1), restarted(1))},
+		{
+			name: "a limit of 0 bears none", job: job(limit(0), again), pods: some(restarted(1)), remove: []string{"p0"},
+			end: "FailureTarget BackoffLimitExceeded",
+		},
+		{
+			name: "without a start there is none", job: job(limit(0), again), pods: some(restarted(0), restarted(0)),
 		},
 		{
 			name: "the deadline ends it", job: job(short), pods: some(unready), remove: []string{"p0"},
+			end: "FailureTarget DeadlineExceeded",
+		},
+		{
+			name: "it has failed once its pods are gone", job: job(short), pods: some(ended("Failed", 0)),
 			end: "Failed DeadlineExceeded",
+		},
+		{name: "and not before", job: job(short), pods: some(leaving), end: "FailureTarget DeadlineExceeded"},
+		{
+			name: "nor is it complete before",
+			job:  job(func(j *schedulingv1.Job) { j.Status.Succeeded = proto.Int32(3) }), pods: some(unready, leaving),
+			remove: []string{"p0"}, end: "SuccessCriteriaMet CompletionsReached",
 		},
 		{
 			name: "a suspended job runs nothing", job: job(suspend), pods: some(unready), remove: []string{"p0"},
@@ -247,5 +265,53 @@ func TestJobWhosePodsNobodyCountedByNameTakesTheLargerNumber(t *testing.T) {
 		Now: start, Job: j, Pods: some(ended("Succeeded", 0))(j),
 	}).Status.GetSucceeded(); got != 2 {
 		t.Errorf("counted are %d, want 2", got)
+	}
+}
+
+// TestPodsThatEndTogetherAreCountedInParts has more pods end at once, as while no scheduler leads, than the annotations
+// of a job have room for. The oldest that are counted are deleted, as the collector does.
+func TestPodsThatEndTogetherAreCountedInParts(t *testing.T) {
+	const many, most, kept = 10_000, 128 << 10, 1000
+	j := job(func(j *schedulingv1.Job) {
+		j.Spec.Completions, j.Spec.Parallelism = proto.Int32(many), proto.Int32(many)
+	})
+	var pods []*schedulingv1.Pod
+	for i := range many {
+		p := pod(fmt.Sprintf("p%d", i), j, ended("Succeeded", 0))
+		p.Metadata.Uid = fmt.Sprintf("00000000-0000-4000-8000-%012d", i)
+		pods = append(pods, p)
+	}
+	seen := map[*schedulingv1.Pod]bool{}
+	for round := 0; j.GetStatus().GetSucceeded() < many; round++ {
+		p := plan.Job(plan.JobView{Now: start, Job: j, Pods: pods})
+		if len(p.Create)+len(p.Delete) > 0 || round > 0 && p.Status.GetSucceeded() <= j.GetStatus().GetSucceeded() {
+			t.Fatalf("in round %d, %d pods are made and %d removed, and %d count", round, len(p.Create), len(p.Delete),
+				p.Status.GetSucceeded())
+		}
+		for _, pod := range p.Counted {
+			seen[pod] = true
+		}
+		if len(seen) != int(p.Status.GetSucceeded()) {
+			t.Fatalf("%d are named and %d count", len(seen), p.Status.GetSucceeded())
+		}
+		j = plan.JobAfter(j, p)
+		for key, value := range j.GetMetadata().GetAnnotations() {
+			if len(value) > most {
+				t.Fatalf("annotation %s has %d bytes, may have %d", key, len(value), most)
+			}
+		}
+		gone := map[*schedulingv1.Pod]bool{}
+		for _, pod := range plan.Ended(plan.EndedView{
+			Now: start, Pods: pods, JobOf: func(*schedulingv1.Pod) *schedulingv1.Job { return j },
+		}).Delete {
+			gone[pod] = true
+		}
+		pods = slices.DeleteFunc(pods, func(p *schedulingv1.Pod) bool { return gone[p] })
+	}
+	if len(pods) != kept || j.GetStatus().GetSucceeded() != many {
+		t.Errorf("%d pods are left and %d count, want %d and %d", len(pods), j.GetStatus().GetSucceeded(), kept, many)
+	}
+	if c := object.FindCondition(j.GetStatus().GetConditions(), "Complete"); c.GetStatus() != "True" {
+		t.Errorf("the job has the conditions %v", j.GetStatus().GetConditions())
 	}
 }

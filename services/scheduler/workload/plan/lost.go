@@ -2,6 +2,7 @@ package plan
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -43,7 +44,9 @@ func (p LostPlan) Done(failed []*schedulingv1.Pod) LostMemory {
 	return out
 }
 
-// Lost has the ready pods of each node that is lost recorded as not ready, once each time it is lost.
+// Lost has the ready pods of each node that is lost recorded as not ready, once each time it is lost. Where evictions
+// are slower or stopped because most nodes of a zone, or all nodes, are lost, that waits for the NoExecute taint of the
+// node: the nodes may be disconnected from the control plane only, and their pods would lose their traffic.
 func Lost(v LostView) LostPlan {
 	p := LostPlan{memory: LostMemory{}}
 	for _, n := range v.Nodes {
@@ -52,8 +55,13 @@ func Lost(v LostView) LostPlan {
 			continue
 		}
 		name, since := n.GetMetadata().GetName(), ready.GetLastTransitionTime().AsTime()
+		at, known := v.Memory[name]
+		recorded := known && at.Equal(since)
+		if !recorded && withheld(n) {
+			continue
+		}
 		p.memory[name] = since
-		if at, known := v.Memory[name]; known && at.Equal(since) {
+		if recorded {
 			continue
 		}
 		for _, pod := range v.PodsOn(name) {
@@ -63,6 +71,18 @@ func Lost(v LostView) LostPlan {
 		}
 	}
 	return p
+}
+
+// withheld reports whether the state of a lost node's zone keeps its pods from being recorded as not ready.
+func withheld(n *nodev1.Node) bool {
+	e := n.GetStatus().GetEvictions()
+	if e.GetZoneState() == "" || e.GetZoneState() != "PartialDisruption" && e.GetNodesPerSecond() > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(n.GetSpec().GetTaints(), func(t *nodev1.Taint) bool {
+		key := t.GetKey()
+		return t.GetEffect() == placement.NoExecute && (key == placement.NotReadyTaint || key == placement.UnreachableTaint)
+	})
 }
 
 // CountsOn reports whether a pod is the one of that uid, runs on a node and counts as ready.

@@ -92,3 +92,58 @@ func TestPodsOfALostNodeAreRecordedOnceEachTimeItIsLost(t *testing.T) {
 		t.Errorf("deleted nodes are remembered: %v", memory)
 	}
 }
+
+// TestPodsOfALostNodeStayReadyWhileEvictionsAreWithheld has most nodes of a zone, or all nodes, lost.
+func TestPodsOfALostNodeStayReadyWhileEvictionsAreWithheld(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		evictions *nodev1.NodeEvictions
+		taint     string
+		recorded  bool
+		want      bool
+	}{
+		{name: "nothing is said about the zone", want: true},
+		{name: "one node is lost", evictions: &nodev1.NodeEvictions{ZoneState: "Normal", NodesPerSecond: 0.1}, want: true},
+		{
+			name: "a zone is lost, others are not", want: true,
+			evictions: &nodev1.NodeEvictions{ZoneState: "FullDisruption", NodesPerSecond: 0.1},
+		},
+		{name: "evictions are stopped", evictions: &nodev1.NodeEvictions{ZoneState: "PartialDisruption"}},
+		{name: "all nodes are lost", evictions: &nodev1.NodeEvictions{ZoneState: "FullDisruption"}},
+		{name: "evictions are slower", evictions: &nodev1.NodeEvictions{
+			ZoneState:      "PartialDisruption",
+			NodesPerSecond: 0.01,
+		}},
+		{
+			name: "and it is the node's turn", taint: "node.kubernetes.io/unreachable", want: true,
+			evictions: &nodev1.NodeEvictions{ZoneState: "PartialDisruption", NodesPerSecond: 0.01},
+		},
+		{
+			name: "another taint does not count", taint: "maintenance",
+			evictions: &nodev1.NodeEvictions{ZoneState: "PartialDisruption", NodesPerSecond: 0.01},
+		},
+		{
+			name: "what is recorded is not recorded again", recorded: true,
+			evictions: &nodev1.NodeEvictions{ZoneState: "PartialDisruption"},
+		},
+	} {
+		n := lostNode("a", "Unknown", 1)
+		n.Status.Evictions = c.evictions
+		if c.taint != "" {
+			n.Spec = &nodev1.NodeSpec{Taints: []*nodev1.Taint{{Key: c.taint, Effect: "NoExecute"}}}
+		}
+		v := plan.LostView{Nodes: []*nodev1.Node{n}, PodsOn: func(string) []*schedulingv1.Pod {
+			return []*schedulingv1.Pod{pod("p", nil)}
+		}}
+		if c.recorded {
+			v.Memory = plan.LostMemory{"a": start.Add(time.Second)}
+		}
+		p := plan.Lost(v)
+		if got := len(p.NotReady) == 1; got != c.want {
+			t.Errorf("%s: recorded %t, want %t", c.name, got, c.want)
+		}
+		if _, kept := p.Done(nil)["a"]; kept != (c.want || c.recorded) {
+			t.Errorf("%s: remembered %t", c.name, kept)
+		}
+	}
+}

@@ -1,8 +1,8 @@
-// Package plan decides which pods must exist: for replica sets, replication controllers, deployments, daemon sets and
-// jobs; how many pods a disruption budget lets go; which pods of nodes that are not ready count as not ready; and what
-// is deleted without a user's request, except the dependents of deleted owners, which are left to kit/ownership. It
-// does no I/O and reads no clock: the same view always gives the same plan, and no view is modified. The package plan
-// of placement decides where pods go.
+// Package plan decides which pods must exist: for replica sets, replication controllers, deployments, stateful sets,
+// daemon sets and jobs; which jobs cron jobs have; how many pods a disruption budget lets go; which pods of nodes that
+// are not ready count as not ready; and what is deleted without a user's request, except the dependents of deleted
+// owners, which are left to kit/ownership. It does no I/O and reads no clock: the same view always gives the same plan,
+// and no view is modified. The package plan of placement decides where pods go.
 package plan
 
 import (
@@ -17,6 +17,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
@@ -122,36 +123,85 @@ func label(set map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// available reports whether a pod has been ready for minReady. If it is ready, but not for so long, at is when it will
-// have been.
-func available(pod *schedulingv1.Pod, minReady time.Duration, now time.Time) (ok bool, at time.Time) {
-	if !placement.IsReady(pod) {
-		return false, time.Time{}
-	}
-	if minReady == 0 {
-		return true, time.Time{}
-	}
-	at = placement.PodCondition(pod, "Ready").GetLastTransitionTime().AsTime().Add(minReady)
-	return !now.Before(at), at
+// clockAt returns the clock of a decision at a time. The clock of a process that does not lead has seen nothing: then,
+// and for given objects, the times in the objects count.
+func clockAt(c spans.Clock, now time.Time) spans.Clock {
+	c.Now, c.Exact = now, c.Exact || c.Steady.IsZero()
+	return c
 }
 
-// count counts pods and notes when one of those that are ready becomes available.
+// readiness decides which pods of an owner are available.
+type readiness struct {
+	clock    *spans.Clock
+	minReady time.Duration
+	wake     time.Time // when the first one of those that were asked for becomes available
+}
+
+// newReadiness returns the readiness of an owner's pods, of which so many were available by its last status. While this
+// process has not decided on the owner, it believes that of those that are ready for the longest time and for long
+// enough by their own clocks: otherwise pods would stop being available whenever another process begins to lead.
+func newReadiness(clock *spans.Clock, minReadySeconds int32, pods []*schedulingv1.Pod, were int32) *readiness {
+	r := &readiness{clock: clock, minReady: seconds(minReadySeconds)}
+	if r.minReady == 0 || clock.Exact || clock.Seen != nil || were == 0 {
+		return r
+	}
+	ready := slices.DeleteFunc(slices.Clone(pods), func(p *schedulingv1.Pod) bool {
+		return !placement.Active(p) || !placement.IsReady(p) || clock.Now.Before(readySince(p).Add(r.minReady))
+	})
+	slices.SortFunc(ready, func(a, b *schedulingv1.Pod) int { return readySince(a).Compare(readySince(b)) })
+	for _, p := range ready[:min(len(ready), int(were))] {
+		clock.Trust(readyKey(p), r.minReady)
+	}
+	return r
+}
+
+func readyKey(pod *schedulingv1.Pod) string {
+	return spans.Key(readySince(pod), "ready", pod.GetMetadata().GetUid())
+}
+
+// up reports whether a pod is available: it has been ready for long enough.
+func (r *readiness) up(pod *schedulingv1.Pod) bool {
+	switch {
+	case !placement.IsReady(pod):
+		return false
+	case r.minReady == 0:
+		return true
+	}
+	at := r.clock.End(readyKey(pod), readySince(pod), r.minReady)
+	if r.clock.Now.Before(at) {
+		r.wake = sooner(r.wake, at)
+		return false
+	}
+	return true
+}
+
+// count counts pods.
 type count struct {
 	ready, available int
-	wake             time.Time
 }
 
-func (c *count) add(pod *schedulingv1.Pod, minReady time.Duration, now time.Time) {
-	if !placement.IsReady(pod) {
-		return
+func (c *count) add(pod *schedulingv1.Pod, r *readiness) {
+	if placement.IsReady(pod) {
+		c.ready++
 	}
-	c.ready++
-	ok, at := available(pod, minReady, now)
-	if ok {
+	if r.up(pod) {
 		c.available++
-		return
 	}
-	c.wake = sooner(c.wake, at)
+}
+
+// tooYoung returns until when a pod that ended soon after it was created is not replaced; zero if it lived for long
+// enough.
+func tooYoung(clock *spans.Clock, pod *schedulingv1.Pod) time.Time {
+	ended := endOf(pod)
+	rest := leastLife - max(0, ended.Sub(created(pod)))
+	if rest <= 0 {
+		return time.Time{}
+	}
+	at := clock.End(spans.Key(ended, "young", pod.GetMetadata().GetUid()), ended, rest)
+	if !at.After(clock.Now) {
+		return time.Time{}
+	}
+	return at
 }
 
 // sooner returns the earlier of two times; the zero time means never.
@@ -174,7 +224,7 @@ func leastMissed(pods []*schedulingv1.Pod, crowd map[string]int) {
 			cmp.Compare(cost(a), cost(b)),
 			cmp.Compare(crowd[b.GetSpec().GetNodeName()], crowd[a.GetSpec().GetNodeName()]),
 			readySince(b).Compare(readySince(a)),
-			cmp.Compare(restarts(b), restarts(a)),
+			cmp.Compare(mostRestarts(b), mostRestarts(a)),
 			created(b).Compare(created(a)),
 			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
 		)
@@ -232,12 +282,21 @@ func readySince(pod *schedulingv1.Pod) time.Time {
 	return placement.PodCondition(pod, "Ready").GetLastTransitionTime().AsTime()
 }
 
+// restarts returns how often all containers of a pod were started again.
 func restarts(pod *schedulingv1.Pod) (n int32) {
 	for _, c := range pod.GetStatus().GetContainerStatuses() {
 		n += c.GetRestartCount()
 	}
 	for _, c := range pod.GetStatus().GetInitContainerStatuses() {
 		n += c.GetRestartCount()
+	}
+	return n
+}
+
+// mostRestarts returns how often the container of a pod was started again that was so most often.
+func mostRestarts(pod *schedulingv1.Pod) (n int32) {
+	for _, c := range pod.GetStatus().GetContainerStatuses() {
+		n = max(n, c.GetRestartCount())
 	}
 	return n
 }

@@ -7,6 +7,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -18,6 +19,7 @@ const (
 	allAvailable     = "NewReplicaSetAvailable"
 	deadlineExceeded = "ProgressDeadlineExceeded"
 	pausedReason     = "DeploymentPaused"
+	setRefused       = "ReplicaSetCreateError"
 )
 
 func (r *rollout) setCondition(typ, status, reason, message string) {
@@ -104,10 +106,10 @@ func (r *rollout) observeProgress(before *schedulingv1.DeploymentStatus) {
 		r.progress(allAvailable, what+" has successfully progressed.")
 	case r.advanced(before):
 		r.progress("ReplicaSetUpdated", what+" is progressing.")
-		r.p.Wake = r.now.Add(r.deadline())
+		r.p.Wake = r.progressEnds()
 	case c == nil || c.GetReason() == allAvailable || c.GetReason() == deadlineExceeded:
 	default:
-		at := c.GetLastTransitionTime().AsTime().Add(r.deadline())
+		at := r.progressEnds()
 		if at.After(r.now) {
 			r.p.Wake = at
 			return
@@ -122,6 +124,12 @@ func (r *rollout) advanced(before *schedulingv1.DeploymentStatus) bool {
 	return s.GetUpdatedReplicas() > before.GetUpdatedReplicas() ||
 		s.GetReplicas()-s.GetUpdatedReplicas() < before.GetReplicas()-before.GetUpdatedReplicas() ||
 		s.GetReadyReplicas() > before.GetReadyReplicas() || s.GetAvailableReplicas() > before.GetAvailableReplicas()
+}
+
+// progressEnds returns when the deployment fails if it does not come forward.
+func (r *rollout) progressEnds() time.Time {
+	since := object.FindCondition(r.status.GetConditions(), progressing).GetLastTransitionTime().AsTime()
+	return r.clock.End(spans.Key(since, "progress"), since, r.deadline())
 }
 
 func (r *rollout) deadline() time.Duration {

@@ -64,6 +64,7 @@ func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 				return p.Actions(), p.Held
 			},
 			[]string{
+				"CreateControllerRevision watch-cb64b5cc4: no revision has the present template",
 				"CreatePod watch- on a: the node fits, and has none", "DeletePod out: its node does not fit any more",
 				"held DeletePod old: it is of a former template, but as many nodes are without one",
 			},

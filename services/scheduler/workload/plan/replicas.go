@@ -10,6 +10,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/spans"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -27,11 +28,13 @@ const (
 // ReplicasView is everything that a replica set, or a replication controller in the form of one, is decided on.
 type ReplicasView struct {
 	Now     time.Time
+	Clock   spans.Clock   // which measures waits
 	Owner   object.Object // whom pods name as their owner
 	Spec    *schedulingv1.ReplicaSetSpec
 	Status  *schedulingv1.ReplicaSetStatus
 	Pods    []*schedulingv1.Pod // of the namespace: those that the owner manages, and those without a controller
 	Related []*schedulingv1.Pod // pods of other sets of the same deployment: of a node with many of them one goes first
+	Deaths  YoungDeaths
 }
 
 // ReplicasPlan is what is done for a set. While Adopt or Release has anything, there is nothing else in it: look again
@@ -42,7 +45,8 @@ type ReplicasPlan struct {
 	Delete         []*schedulingv1.Pod // in the order to delete them
 	Held           []*metav1.HeldBack  // what would be done and waits
 	Status         *schedulingv1.ReplicaSetStatus
-	Wake           time.Time // when to decide again even if nothing changes; zero means never
+	Wake           time.Time  // when to decide again even if nothing changes; zero means never
+	States         spans.Seen // what the next view has seen
 
 	why reasons
 }
@@ -91,7 +95,7 @@ func ReplicationControllerStatus(s *schedulingv1.ReplicaSetStatus) *schedulingv1
 }
 
 // Replicas decides which pods a set gets and loses, and what its status is as seen before that.
-func Replicas(v ReplicasView) ReplicasPlan {
+func Replicas(v ReplicasView) (p ReplicasPlan) {
 	c := claimAll(v.Owner, matcher(v.Spec.GetSelector()), v.Pods, placement.Active)
 	if !c.settled() {
 		return ReplicasPlan{Adopt: c.adopt, Release: c.release}
@@ -102,8 +106,11 @@ func Replicas(v ReplicasView) ReplicasPlan {
 			active = append(active, pod)
 		}
 	}
-	p := ReplicasPlan{}
-	p.Status, p.Wake = v.status(c.mine, active)
+	v.Clock = clockAt(v.Clock, v.Now)
+	ready := newReadiness(&v.Clock, v.Spec.GetMinReadySeconds(), active, v.Status.GetAvailableReplicas())
+	p.Status = v.status(c.mine, active, ready)
+	p.Wake = ready.wake
+	defer func() { p.States = v.Clock.Used }()
 	if object.Deleting(v.Owner) {
 		return p
 	}
@@ -111,9 +118,14 @@ func Replicas(v ReplicasView) ReplicasPlan {
 	count := fmt.Sprintf("%d of %d wanted pods are there", len(active), orOne(v.Spec.Replicas))
 	switch missing := orOne(v.Spec.Replicas) - len(active); {
 	case missing > 0:
-		if until := restrained(c.mine, v.Now); until.After(v.Now) {
+		if until := restrained(&v.Clock, c.mine); until.After(v.Now) {
 			p.Held = held("CreatePod", v.Owner, count+", but nodes did not take the last ones: the next one comes after a pause",
 				"")
+			p.Wake = sooner(p.Wake, until)
+			break
+		}
+		if until := v.Deaths.until(v.Now); until.After(v.Now) {
+			p.Held = held("CreatePod", v.Owner, count+diedYoung, pauseEnds(until))
 			p.Wake = sooner(p.Wake, until)
 			break
 		}
@@ -131,12 +143,12 @@ func Replicas(v ReplicasView) ReplicasPlan {
 	return p
 }
 
-func (v ReplicasView) status(mine, active []*schedulingv1.Pod) (*schedulingv1.ReplicaSetStatus, time.Time) {
+func (v ReplicasView) status(mine, active []*schedulingv1.Pod, ready *readiness) *schedulingv1.ReplicaSetStatus {
 	want := labels.SelectorFromSet(v.Spec.GetTemplate().GetMetadata().GetLabels())
 	var n count
 	labelled, leaving := 0, 0
 	for _, pod := range active {
-		n.add(pod, seconds(v.Spec.GetMinReadySeconds()), v.Now)
+		n.add(pod, ready)
 		if want.Matches(labels.Set(pod.GetMetadata().GetLabels())) {
 			labelled++
 		}
@@ -151,7 +163,7 @@ func (v ReplicasView) status(mine, active []*schedulingv1.Pod) (*schedulingv1.Re
 		AvailableReplicas:   number(n.available),
 		TerminatingReplicas: number(leaving), ObservedGeneration: proto.Int32(v.Owner.GetMetadata().GetGeneration()),
 		Conditions: v.Status.GetConditions(),
-	}, n.wake
+	}
 }
 
 // WithFailure returns a status that says why pods could not be made or removed; an empty reason means that they could.
@@ -186,11 +198,13 @@ func crowd(lists ...[]*schedulingv1.Pod) map[string]int {
 
 // restrained returns until when no more pods are made, because nodes did not take the last ones: without it, an owner
 // whose pods no node takes would make and lose them as fast as it can.
-func restrained(pods []*schedulingv1.Pod, now time.Time) time.Time {
+func restrained(clock *spans.Clock, pods []*schedulingv1.Pod) time.Time {
 	var last time.Time
 	n := 0
 	for _, pod := range pods {
-		if at := created(pod); rejected(pod) && now.Sub(at) < rejectedSpan {
+		at := created(pod)
+		if rejected(pod) && clock.Now.Before(clock.End(spans.Key(at, "rejected", pod.GetMetadata().GetUid()), at,
+			rejectedSpan)) {
 			n++
 			if at.After(last) {
 				last = at
@@ -200,7 +214,7 @@ func restrained(pods []*schedulingv1.Pod, now time.Time) time.Time {
 	if n == 0 {
 		return time.Time{}
 	}
-	return last.Add(doubled(firstRestraint, n-1, mostRestraint))
+	return clock.End(spans.Key(last, "restraint"), last, doubled(firstRestraint, n-1, mostRestraint))
 }
 
 // rejected reports whether a pod failed before any container of it started: its node did not take it.

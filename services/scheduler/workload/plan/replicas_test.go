@@ -76,6 +76,12 @@ func TestReplicas(t *testing.T) {
 			})),
 		},
 		{
+			name: "of equal pods the one with the container that was started again most often goes", remove: []string{"b"},
+			view: view(set, pod("a", set, on("a"), restarted(2), func(p *schedulingv1.Pod) {
+				p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, p.Status.ContainerStatuses[0])
+			}), pod("b", set, on("b"), restarted(3)), pod("c", set, on("c"))),
+		},
+		{
 			name: "of equal pods the younger goes", remove: []string{"young"},
 			view: view(set, pod("a", set, on("a")), pod("young", set, on("b"), born(start.Add(-time.Minute))),
 				pod("c", set, on("c"))),

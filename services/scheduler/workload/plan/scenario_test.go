@@ -26,7 +26,10 @@ import (
 //	pause, resume       of the deployment
 //	broken v2           pods of that image never become ready; repaired v2: from now on they do
 //	job 3 2             the job "sums": so many completions, so many pods at once
-//	daemonset v1        the daemon set "eye"
+//	daemonset v1        the daemon set "eye"; again: it is changed
+//	beside 1            its maxSurge, with maxUnavailable 0
+//	stateful 3 v1       the stateful set "db" with so many replicas of an image; again: it is changed
+//	policy Parallel, partition 2, unavailable 2, ondelete    of the stateful set
 //	node a, node a gone, taint a      the nodes of the daemon set
 //	fails NAME, ends NAME, lost NAME  a pod fails, ends well, or is deleted by a user
 //
@@ -68,6 +71,9 @@ type course struct {
 	sets   []*schedulingv1.ReplicaSet
 	sums   *schedulingv1.Job
 	eye    *schedulingv1.DaemonSet
+	db     *schedulingv1.StatefulSet
+	past   []*schedulingv1.ControllerRevision // of db
+	seen   []*schedulingv1.ControllerRevision // of eye
 	nodes  []*nodev1.Node
 	pods   []*schedulingv1.Pod
 	broken map[string]bool
@@ -117,10 +123,31 @@ func (c *course) happens(t *testing.T, what []string) {
 		c.sums.Spec.Template.Metadata.Labels = plan.JobLabels(c.sums)
 		c.sums.Spec.Selector = plan.JobSelector(c.sums)
 	case "daemonset":
-		c.eye = &schedulingv1.DaemonSet{
-			Metadata: &metav1.ObjectMeta{Name: "eye", Namespace: "default", Uid: "eye", Generation: 1},
-			Spec:     &schedulingv1.DaemonSetSpec{Selector: selector(), Template: template(what[1])},
+		if c.eye == nil {
+			c.eye = &schedulingv1.DaemonSet{
+				Metadata: &metav1.ObjectMeta{Name: "eye", Namespace: "default", Uid: "eye"},
+				Spec:     &schedulingv1.DaemonSetSpec{Selector: selector()},
+			}
 		}
+		c.eye.Metadata.Generation++
+		c.eye.Spec.Template = template(what[1])
+	case "beside":
+		c.eye.Spec.UpdateStrategy = surging(float64(*number(t, what[1])))
+	case "stateful":
+		if c.db == nil {
+			c.db = statefulSet(0, "")
+			c.db.Metadata.Name, c.db.Metadata.Uid = "db", "db"
+		}
+		c.db.Metadata.Generation++
+		c.db.Spec.Replicas, c.db.Spec.Template = number(t, what[1]), template(what[2])
+	case "policy":
+		c.db.Spec.PodManagementPolicy = what[1]
+	case "ondelete":
+		strategy("type", "OnDelete")(c.db)
+	case "partition":
+		rolling("partition", float64(*number(t, what[1])))(c.db)
+	case "unavailable":
+		rolling("maxUnavailable", float64(*number(t, what[1])))(c.db)
 	case "node":
 		c.nodes = slices.DeleteFunc(c.nodes, func(n *nodev1.Node) bool { return n.GetMetadata().GetName() == what[1] })
 		if len(what) == 2 {
@@ -201,9 +228,23 @@ func (c *course) decide() bool {
 		c.store(p.Create, p.Delete)
 	}
 	if c.eye != nil {
-		p := plan.DaemonSet(plan.DaemonSetView{Now: c.now, Set: c.eye, Nodes: c.nodes, Pods: c.pods})
+		p := plan.DaemonSet(plan.DaemonSetView{
+			Now: c.now, Set: c.eye, Nodes: c.nodes, Pods: c.pods, Revisions: c.seen,
+		})
 		did = c.print("daemonset eye", p.Actions(), p.Held) || did
+		c.seen = revisionsAfter(c.seen, p.History)
 		c.eye.Status = p.Status
+		c.store(p.Create, p.Delete)
+	}
+	if c.db != nil {
+		p := plan.StatefulSet(plan.StatefulSetView{Now: c.now, Set: c.db, Pods: c.pods, Revisions: c.past})
+		did = c.print("db", p.Actions(), p.Held) || did
+		did = did || !proto.Equal(c.db.GetStatus(), p.Status)
+		c.past = revisionsAfter(c.past, p.History)
+		if was := c.db.GetStatus(); was != nil && was.GetCurrentRevision() != p.Status.GetCurrentRevision() {
+			fmt.Fprintf(&c.out, "%3.0f db: all pods are of %s\n", c.now.Sub(start).Seconds(), p.Status.GetCurrentRevision())
+		}
+		c.db.Status = p.Status
 		c.store(p.Create, p.Delete)
 	}
 	return did
@@ -217,7 +258,9 @@ func sameSet(s *schedulingv1.ReplicaSet) func(*schedulingv1.ReplicaSet) bool {
 func (c *course) store(create, remove []*schedulingv1.Pod) {
 	for _, p := range create {
 		c.made++
-		p.Metadata.Name = fmt.Sprintf("%s%d", p.Metadata.GenerateName, c.made)
+		if p.Metadata.Name == "" {
+			p.Metadata.Name = fmt.Sprintf("%s%d", p.Metadata.GenerateName, c.made)
+		}
 		p.Metadata.Uid, p.Metadata.CreationTimestamp = p.Metadata.Name, at(c.now)
 		p.Status = &schedulingv1.PodStatus{Phase: proto.String("Pending")}
 		c.pods = append(c.pods, p)

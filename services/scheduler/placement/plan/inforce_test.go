@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+)
+
+func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
+	for what, c := range map[string]struct {
+		spec              string
+		refused, warnings []string
+	}{
+		"a readiness probe": {
+			`{"containers": [{"name": "a", "readinessProbe": {"httpGet": {"port": 80}}}]}`,
+			[]string{"spec.containers[0].readinessProbe"},
+			nil,
+		},
+		"probes of an init container": {
+			`{"initContainers": [{"name": "a", "livenessProbe": {"exec": {}}, "startupProbe": {"exec": {}}}]}`,
+			[]string{"spec.initContainers[0].livenessProbe", "spec.initContainers[0].startupProbe"},
+			nil,
+		},
+		"limits": {
+			`{"containers": [{"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": 1}, "requests": {"cpu": 1}}}]}`,
+			[]string{"spec.containers[0].resources.limits['cpu']", "spec.containers[0].resources.limits['memory']"},
+			nil,
+		},
+		"variables of other objects": {
+			`{"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "s"}}], "env": [
+				{"name": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+				{"name": "y", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}]}`,
+			[]string{"spec.containers[0].envFrom", "spec.containers[0].env[1].valueFrom.configMapKeyRef"},
+			nil,
+		},
+		"a user, and the root user": {
+			`{"securityContext": {"runAsNonRoot": true, "fsGroup": 5},
+				"containers": [{"name": "a", "securityContext": {"runAsUser": 0}}]}`,
+			[]string{
+				"spec.securityContext.fsGroup", "spec.securityContext.runAsNonRoot",
+				"spec.containers[0].securityContext.runAsUser",
+			},
+			nil,
+		},
+		"more of a security context": {
+			`{"containers": [{"name": "a", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true}}]}`,
+			nil,
+			[]string{
+				"spec.containers[0].securityContext.allowPrivilegeEscalation: stored and not in force yet",
+				"spec.containers[0].securityContext.privileged: stored and not in force yet",
+			},
+		},
+		"an init container that keeps running": {
+			`{"initContainers": [{"name": "a", "restartPolicy": "Always"}]}`,
+			[]string{"spec.initContainers[0].restartPolicy"},
+			nil,
+		},
+		"what only changes the order": {
+			`{"runtimeClassName": "fast", "containers": [{"name": "a", "lifecycle": {"preStop": {"exec": {}}}}]}`,
+			nil,
+			[]string{
+				"spec.runtimeClassName: stored and not in force yet",
+				"spec.containers[0].lifecycle: stored and not in force yet",
+			},
+		},
+		"empty and default values": {
+			`{"securityContext": {"runAsNonRoot": false, "seLinuxOptions": {}}, "priorityClassName": "",
+				"topologySpreadConstraints": [], "containers": [{"name": "a", "readinessProbe": {}, "envFrom": [],
+				"resources": {"limits": {}}, "securityContext": {"allowPrivilegeEscalation": false, "privileged": false,
+				"capabilities": {"add": []}}, "lifecycle": {}}]}`, nil, nil,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			spec := &schedulingv1.PodSpec{}
+			if err := manifest.Decode([]byte(c.spec), spec); err != nil {
+				t.Fatal(err)
+			}
+			fields, warnings := SpecNotInForce("spec", spec)
+			var refused []string
+			for _, f := range fields {
+				refused = append(refused, f.Path)
+			}
+			if diff := cmp.Diff(c.refused, refused); diff != "" {
+				t.Errorf("refused (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.warnings, warnings); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryPodOfTheDocumentsIsInForce(t *testing.T) {
+	files, err := filepath.Glob("../../../../kit/manifest/testdata/documents/*-Pod.*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d documents, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents, err := manifest.Split(strings.NewReader(string(text)), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range documents {
+			p := &schedulingv1.Pod{}
+			if err := manifest.Decode(d.JSON, p); err != nil {
+				continue // a fragment
+			}
+			if fields, warnings := SpecNotInForce("spec", p.GetSpec()); len(fields)+len(warnings) > 0 {
+				t.Errorf("%s: %v %v", file, fields, warnings)
+			}
+		}
+	}
+}
