@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -59,18 +60,39 @@ func (b *broker) serve(stream grpc.ServerStream) error {
 	return stream.Context().Err()
 }
 
+// pods is a backend of pods that says who it is.
+type pods struct {
+	schedulingv1.UnimplementedPodServiceServer
+	name string
+}
+
+func (p *pods) CreatePod(context.Context, *schedulingv1.CreatePodRequest) (*schedulingv1.Pod, error) {
+	return &schedulingv1.Pod{Kind: p.name}, nil
+}
+
+func (p *pods) GetPod(context.Context, *schedulingv1.GetPodRequest) (*schedulingv1.Pod, error) {
+	return &schedulingv1.Pod{Kind: p.name}, nil
+}
+
 func start(t *testing.T, name string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := serve(t, l, name)
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func serve(t *testing.T, l net.Listener, name string) *grpc.Server {
+	t.Helper()
 	s := grpc.NewServer(grpc.MaxConcurrentStreams(1000),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	hookv1.RegisterHookTaskServiceServer(s, &broker{name: name})
+	schedulingv1.RegisterPodServiceServer(s, &pods{name: name})
 	go s.Serve(l) //nolint:errcheck
-	t.Cleanup(s.Stop)
-	return l.Addr().String()
+	return s
 }
 
 func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.Pool) {
@@ -139,6 +161,40 @@ func TestStreamsOfOwnersGoToTheLeaderAndAllElseDoesNot(t *testing.T) {
 	if name, _ := owner(); name != "first" {
 		t.Errorf("without a leader again: %s", name)
 	}
+}
+
+// A pod is placed before it is stored only if the leader stores it. Any replica can store pods, so a leader that died
+// is not waited for.
+func TestPodsAreCreatedAtTheLeaderWhileItIsConnected(t *testing.T) {
+	router, pool := routerTo(t, map[string]string{"scheduler": start(t, "first")})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, l, "second")
+	defer second.Stop()
+	c := schedulingv1.NewPodServiceClient(router)
+	ctx := asAlice(t)
+	awaitCreator := func(want string) {
+		t.Helper()
+		for {
+			got, err := c.CreatePod(ctx, &schedulingv1.CreatePodRequest{})
+			if ctx.Err() != nil {
+				t.Fatalf("created by %v, %v; want %s", got, err, want)
+			}
+			if err == nil && got.GetKind() == want {
+				return
+			}
+		}
+	}
+	awaitCreator("first")
+	pool.SetLeaders(map[string]string{"scheduler": l.Addr().String()})
+	awaitCreator("second")
+	if got, err := c.GetPod(ctx, &schedulingv1.GetPodRequest{}); err != nil || got.GetKind() != "first" {
+		t.Errorf("another call: %v, %v", got, err)
+	}
+	second.Stop() // and no other leads yet
+	awaitCreator("first")
 }
 
 func TestMoreStreamsThanAConnectionHasDoNotHoldCallsBack(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
 // Pool is the connections to all programs: one to the address that was given for each, and one more to its leader while
@@ -77,14 +79,13 @@ func (p *Pool) SetLeaders(leaders map[string]string) {
 	}
 }
 
-// target returns where a call goes, or nil if no address was given for program.
-func (p *Pool) target(program string, leader bool) *target {
+// target returns where a call goes, or nil if no address was given for program. A stream for the leader waits for it;
+// another call goes elsewhere while the leader is not connected, since any replica answers it or refuses it at once.
+func (p *Pool) target(program string, m *catalog.Method) *target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if leader {
-		if t := p.lead[program]; t != nil {
-			return t
-		}
+	if t := p.lead[program]; t != nil && m.Leader && (m.Streaming || t.calls.ready()) {
+		return t
 	}
 	return p.peers[program]
 }
@@ -92,7 +93,9 @@ func (p *Pool) target(program string, leader bool) *target {
 // Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address
 // of the program was given.
 func (p *Pool) Conn(program string) grpc.ClientConnInterface {
-	t := p.target(program, false)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.peers[program]
 	if t == nil {
 		return nil
 	}

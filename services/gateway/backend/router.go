@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -60,10 +61,11 @@ func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 }
 
 func (r *Router) invoke(ctx context.Context, program, method string, args, reply any, opts ...grpc.CallOption) error {
-	t, _, ctx, err := r.route(ctx, program, method)
+	t, m, ctx, err := r.route(ctx, program, method)
 	if err != nil {
 		return err
 	}
+	opts = append(opts, limits(m)...)
 	if err := t.calls.await(ctx); err != nil {
 		return err
 	}
@@ -77,11 +79,19 @@ func (r *Router) newStream(ctx context.Context, program string, desc *grpc.Strea
 	if err != nil {
 		return nil, err
 	}
-	stream, err := t.open(ctx, m.Streaming, desc, method, opts...)
+	stream, err := t.open(ctx, m.Streaming, desc, method, append(opts, limits(m)...)...)
 	if err != nil {
 		return nil, err
 	}
 	return ending{ClientStream: stream, ctx: ctx}, nil
+}
+
+// limits returns the options of calls of a method whose requests may be larger than others.
+func limits(m *catalog.Method) []grpc.CallOption {
+	if large.Plans(m.Desc) {
+		return []grpc.CallOption{grpc.MaxCallSendMsgSize(large.MaxMessage)}
+	}
+	return nil
 }
 
 // route finds where a call goes, to program or, if that is empty, to the program that serves the method, and puts the
@@ -102,7 +112,7 @@ func (r *Router) route(ctx context.Context, program, method string) (*target, *c
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	t := r.pool.target(program, m.Leader)
+	t := r.pool.target(program, m)
 	if t == nil {
 		return nil, nil, nil, rpcerr.Unavailable(program + " is not part of this cluster")
 	}

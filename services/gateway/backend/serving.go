@@ -50,7 +50,7 @@ func (s *serving) bound(ctx context.Context, m *catalog.Method) (context.Context
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// the guardian helps etcd back
-	if m.Leader || m.Program == topology.EtcdGuardian {
+	if m.Leader && m.Streaming || m.Program == topology.EtcdGuardian {
 		return ctx, nil
 	}
 	if s.why != nil {

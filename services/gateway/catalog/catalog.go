@@ -20,7 +20,8 @@ type Method struct {
 	FullName string // as in a request: "/windlass.machine.v1.MachineService/GetMachine"
 	Program  string // who serves it
 	Access   *metav1.Access
-	// Leader is true for a stream of an agent or a hook owner: it goes to the program's leader. Watches go anywhere.
+	// Leader is true for a stream of an agent or a hook owner, which goes to the program's leader, and for a call that the
+	// leader answers alone or better, which goes there while it is connected. Watches go anywhere.
 	Leader    bool
 	Streaming bool // in any direction
 	Desc      protoreflect.MethodDescriptor
@@ -78,7 +79,7 @@ func (c *Catalog) add(service protoreflect.ServiceDescriptor, program string) er
 			FullName:  fmt.Sprintf("/%s/%s", service.FullName(), d.Name()),
 			Program:   program,
 			Access:    access(d),
-			Leader:    streaming && !strings.HasPrefix(string(d.Name()), "Watch"),
+			Leader:    streaming && !strings.HasPrefix(string(d.Name()), "Watch") || access(d).GetLeader(),
 			Streaming: streaming,
 			Desc:      d,
 		}

@@ -38,6 +38,8 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 		{name: "/windlass.hook.v1.HookTaskService/StreamHookTasks", program: "hook-broker", leader: true},
 		{name: "/windlass.etcd.v1.QuorumService/AttendMember", program: "etcd-guardian", leader: true},
 		{name: "/windlass.node.v1.NodeAgentService/Heartbeat", program: "eviction-controller", leader: true},
+		{name: "/windlass.scheduling.v1.PodService/CreatePod", program: "scheduler", leader: true},
+		{name: "/windlass.scheduling.v1.PodService/UpdatePod", program: "scheduler"},
 		{name: "/windlass.event.v1.EventService/ListEvents", program: topology.Gateway},
 	} {
 		got := c.Method(m.name)

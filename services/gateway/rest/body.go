@@ -2,9 +2,7 @@ package rest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -42,22 +41,27 @@ var patches = []string{
 // generated handlers, which keep only its text.
 type body struct {
 	*bytes.Reader
+	data    []byte // of the reader
 	problem error
 }
 
 func (*body) Close() error { return nil }
 
-// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it.
-// From callers without credentials it takes JSON only.
-func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller) error {
-	most, patience := MaxBody, bodyTime
-	if caller.User == "" {
-		most, patience = maxAnonymousBody, anonymousBodyTime
-	}
-	data, err := readAll(w, r, most, patience)
+// take returns all of a body that is not read yet, without a copy, and lets go of it.
+func (b *body) take() []byte {
+	data := b.data
+	b.data, b.Reader = nil, bytes.NewReader(nil)
+	return data
+}
+
+// readBody reads what the route wants as a body, as JSON or as a patch, and replaces the request's body and content
+// type by it. From callers without credentials it takes JSON only.
+func readBody(b *reader, route *catalog.Route, caller identity.Caller) error {
+	data, err := b.all()
 	if err != nil {
 		return err
 	}
+	r := b.r
 	if route.Body == "" {
 		if len(data) > 0 {
 			return rpcerr.Invalid(object.Fault{Description: fmt.Sprintf("%s %s takes no body", route.Verb, r.URL.Path)})
@@ -75,6 +79,17 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, call
 	if media == mediaYAML && caller.User == "" {
 		return unsupported(media, []string{mediaJSON})
 	}
+	if media == mediaYAML && len(data) > MaxBody {
+		return withStatus(http.StatusRequestEntityTooLarge,
+			rpcerr.TooMany(fmt.Sprintf("a body of YAML may have %d bytes; larger ones must be JSON", MaxBody), 0))
+	}
+	cost := large.CostOfJSON
+	if media == mediaYAML {
+		cost = large.CostOfYAML
+	}
+	if err := b.count(cost(data)); err != nil {
+		return err
+	}
 	if media == mediaYAML {
 		if data, err = manifest.JSON(data); err != nil {
 			return rpcerr.Invalid(object.Fault{Description: err.Error()})
@@ -86,27 +101,8 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, call
 	}
 	r.Header.Set("Content-Type", media)
 	r.ContentLength = int64(len(data))
-	r.Body = &body{Reader: bytes.NewReader(data)}
+	r.Body = &body{Reader: bytes.NewReader(data), data: data}
 	return nil
-}
-
-// readAll reads under a deadline of its own, which is lifted afterwards: left on it would end a watch.
-func readAll(w http.ResponseWriter, r *http.Request, most int, patience time.Duration) ([]byte, error) {
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil, nil
-	}
-	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a writer without deadlines has none to keep
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(most)))
-	control.SetReadDeadline(time.Time{}) //nolint:errcheck
-	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
-		return nil, withStatus(http.StatusRequestEntityTooLarge,
-			rpcerr.TooMany(fmt.Sprintf("the body is larger than %d bytes", most), 0))
-	}
-	if err != nil {
-		return nil, rpcerr.Invalid(object.Fault{Description: "the body did not come to its end"})
-	}
-	return data, nil
 }
 
 func mediaType(r *http.Request, empty bool) (string, error) {

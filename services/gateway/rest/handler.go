@@ -5,6 +5,8 @@ package rest
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,6 +18,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -23,6 +26,8 @@ import (
 const (
 	// unaryTime is how long a call over REST may take; a client that wants less says so by Grpc-Timeout or by leaving.
 	unaryTime = 60 * time.Second
+	// messageHeader is the length of what precedes a gRPC message.
+	messageHeader = 5
 	// answerTime is what a client has to read the answer of such a call, beyond the time that the call may take.
 	answerTime = 60 * time.Second
 )
@@ -31,7 +36,7 @@ const (
 type Login interface {
 	// Request returns the caller; its User is empty if there are no credentials. A wrong credential is an error.
 	Request(r *http.Request) (identity.Caller, error)
-	// Refused is called for every request that is refused for its credentials or its origin.
+	// Refused is called for every request that is refused for its credentials, its origin or its host.
 	Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error)
 	// Bound returns a context that ends when the request's credentials are no longer good. stop must be called unless
 	// there is an error: they are not good now.
@@ -45,6 +50,23 @@ type Room interface {
 	Call(r *http.Request, caller identity.Caller, method *catalog.Method) (release func(), err error)
 	// Text takes room for n bytes of a body or an answer.
 	Text(r *http.Request, caller identity.Caller, n int) (release func(), err error)
+	// Large takes room for a large request whose body has n bytes or fewer. Release must be called unless there is an
+	// error.
+	Large(r *http.Request, caller identity.Caller, n int) (LargeRoom, error)
+	// Memory takes the n bytes of memory that a body of another request takes once it is decoded.
+	Memory(r *http.Request, n int) (release func(), err error)
+}
+
+// LargeRoom is the room of one large request.
+type LargeRoom interface {
+	// Late is closed when a request that has not come to its end must end, for another caller who waits.
+	Late() <-chan struct{}
+	// Came is called when all of it has come.
+	Came()
+	// Grow makes it room for n bytes.
+	Grow(n int) error
+	// Release gives it back. Further calls have no effect.
+	Release()
 }
 
 // Config is what a Handler is made of.
@@ -58,6 +80,8 @@ type Config struct {
 	Span func(ctx context.Context, header http.Header, name string) (spanned context.Context, end func())
 	// GRPC answers gRPC requests.
 	GRPC http.Handler
+	// Named reports whether a host, without a port, is an address or a name of the gateway.
+	Named func(host string) bool
 	// Open are handlers for addresses that need no credentials, as patterns of http.ServeMux.
 	Open map[string]http.Handler
 }
@@ -72,6 +96,7 @@ type Handler struct {
 	open    *http.ServeMux
 	api     *runtime.ServeMux
 	origin  *http.CrossOriginProtection
+	named   func(host string) bool
 }
 
 // New makes the handler; ctx bounds the registration alone.
@@ -85,6 +110,7 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 		open:    http.NewServeMux(),
 		api:     newMux(),
 		origin:  http.NewCrossOriginProtection(),
+		named:   c.Named,
 	}
 	for pattern, handler := range c.Open {
 		h.open.Handle(pattern, handler)
@@ -153,8 +179,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if caller.RequestID != "" {
 		w.Header().Set("X-Request-Id", caller.RequestID)
 	}
-	if cross := h.origin.Check(r); cross != nil {
-		err := rpcerr.Forbidden("a page of another site may not do this")
+	if err := h.foreign(r); err != nil {
 		h.login.Refused(r, caller, nil, err)
 		writeError(w, err)
 		return
@@ -168,6 +193,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.serveAPI(w, r, caller, err)
+}
+
+// foreign returns why a request is refused that a browser may have sent for a page of another site; nil if it is not. A
+// page whose own name was made to resolve to the gateway (DNS rebinding) is of the same origin as its requests, which
+// carry that name.
+func (h *Handler) foreign(r *http.Request) error {
+	if h.origin.Check(r) != nil {
+		return rpcerr.Forbidden("a page of another site may not do this")
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host != "" && !h.named(strings.Trim(host, "[]")) { // HTTP/1.0 needs no host, and no browser speaks it
+		return rpcerr.Forbidden(fmt.Sprintf("host %q is no address and no name of the gateway's certificate", host))
+	}
+	return nil
 }
 
 func isGRPC(r *http.Request) bool {
@@ -187,7 +229,11 @@ func (h *Handler) serveGRPC(w http.ResponseWriter, r *http.Request, caller ident
 		writeTrailersOnly(w, err)
 		return
 	}
-	body := newGate(http.MaxBytesReader(w, r.Body, MaxBody))
+	most := MaxBody
+	if method != nil && large.Plans(method.Desc) {
+		most = large.MaxMessage + messageHeader
+	}
+	body := newGate(http.MaxBytesReader(w, r.Body, int64(most)), large.Ordinary+messageHeader)
 	r = r.WithContext(context.WithValue(r.Context(), gateKey{}, body))
 	r.Body = body
 	r.Header.Set("X-Request-Id", caller.RequestID)
@@ -241,11 +287,19 @@ func (h *Handler) serveRoute(w http.ResponseWriter, r *http.Request, route *cata
 		return
 	}
 	defer release()
-	if err := readBody(w, r, route, caller); err != nil {
+	body := &reader{w: w, r: r, most: MaxBody, patience: bodyTime, memory: h.room.Memory}
+	switch {
+	case caller.User == "":
+		body.most, body.patience = maxAnonymousBody, anonymousBodyTime
+	case large.Plans(route.Method.Desc):
+		body.large = func(n int) (LargeRoom, error) { return h.room.Large(original, caller, n) }
+	}
+	defer body.release()
+	if err := readBody(body, route, caller); err != nil {
 		writeError(w, err)
 		return
 	}
-	h.call(w, r, route, caller, original)
+	h.call(w, r, route, caller, original, body.release)
 }
 
 // longest is how long the body of a request may become.
@@ -254,15 +308,16 @@ func longest(r *http.Request, caller identity.Caller) int {
 	if caller.User == "" {
 		most = maxAnonymousBody
 	}
-	if r.ContentLength >= 0 && r.ContentLength < int64(most) {
+	if r.ContentLength >= 0 && r.ContentLength < int64(most) && r.Header.Get("Content-Encoding") == "" {
 		return int(r.ContentLength)
 	}
 	return most
 }
 
-// call passes a request on. original still has the credentials: a stream ends with them.
+// call passes a request on. original still has the credentials: a stream ends with them. answered is called when there
+// is an answer, which the client may take long to read; it may be called more than once.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller,
-	original *http.Request,
+	original *http.Request, answered func(),
 ) {
 	ctx, end := h.span(identity.WithCaller(r.Context(), caller), r.Header, strings.TrimPrefix(route.Method.FullName, "/"))
 	defer end()
@@ -286,7 +341,10 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 		defer func() { _ = deadline(time.Time{}) }()
 	}
 	out := &answerWriter{
-		ResponseWriter: w, take: func(n int) (func(), error) { return h.room.Text(original, caller, n) },
+		ResponseWriter: w, take: func(n int) (func(), error) {
+			answered()
+			return h.room.Text(original, caller, n)
+		},
 		release: func() {},
 	}
 	defer out.written()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -77,15 +78,23 @@ func (documents) Unmarshal(data []byte, v any) error {
 // NewDecoder reads the one document that is a request's body.
 func (d documents) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
-		data, err := io.ReadAll(r)
-		if err != nil {
+		b, read := r.(*body)
+		var data []byte
+		var err error
+		if read {
+			data = b.take()
+		} else if data, err = io.ReadAll(r); err != nil {
 			return err
 		}
 		if len(data) == 0 {
 			return io.EOF
 		}
-		err = decodeProblem(d.Unmarshal(data, v))
-		if b, ok := r.(*body); ok {
+		m, err := target(v)
+		if err != nil {
+			return err
+		}
+		err = decodeProblem(manifest.DecodeUpTo(data, m, large.MaxMessage)) // a route may have a lesser limit
+		if read {
 			b.problem = err
 		}
 		return err

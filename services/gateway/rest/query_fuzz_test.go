@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -81,6 +82,11 @@ func (admitted) Text(*http.Request, identity.Caller, int) (func(), error) {
 	return func() {}, nil
 }
 
+func (admitted) Memory(*http.Request, int) (func(), error) { return func() {}, nil }
+func (admitted) Large(*http.Request, identity.Caller, int) (LargeRoom, error) {
+	return nil, errors.New("no request is large here")
+}
+
 // FuzzQuery sends a GET with any path and query. Either no service is called, or one, once, with a request that says
 // what the address says: each parameter in its field, each part of the path in its own, and nothing else.
 func FuzzQuery(f *testing.F) {
@@ -108,7 +114,8 @@ func FuzzQuery(f *testing.F) {
 	b := &backend{}
 	h, err := New(f.Context(), Config{
 		Catalog: methods, Login: admitted{}, Room: admitted{}, GRPC: http.NotFoundHandler(),
-		Span: func(ctx context.Context, _ http.Header, _ string) (context.Context, func()) { return ctx, func() {} },
+		Named: func(string) bool { return true },
+		Span:  func(ctx context.Context, _ http.Header, _ string) (context.Context, func()) { return ctx, func() {} },
 		Register: func(ctx context.Context, mux *runtime.ServeMux) error {
 			if err := machinev1.RegisterMachineServiceHandlerClient(ctx, mux, machinev1.NewMachineServiceClient(b)); err != nil {
 				return err

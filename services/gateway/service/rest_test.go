@@ -3,12 +3,15 @@ package service
 import (
 	"bufio"
 	"encoding/json"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
@@ -208,6 +211,47 @@ func TestRESTRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A page of evil.example that has its name resolve to the gateway sends that name: for its browser, page and gateway
+// are one site.
+func TestAHostThatIsNotTheGatewaysIsRefused(t *testing.T) {
+	eachREST(t, func(t *testing.T, w *world, client func(string) *http.Client) {
+		_, port, err := net.SplitHostPort(w.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for host, want := range map[string]int{
+			"evil.example": 403, "evil.example:" + port: 403, "127.0.0.1.evil.example": 403, "localhost.evil.example": 403,
+			"*.evil.example": 403, w.address: 200, "localhost": 200, "gateway": 200, "localhost:" + port: 200,
+			"192.0.2.7:" + port: 200, "[::1]:" + port: 200,
+			"[::1]": 200,
+		} {
+			for _, path := range []string{"/v1/namespaces/ns/machines/a", "/openapi.json"} {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Host = host
+				r.Header.Set("Origin", "https://"+host)
+				r.Header.Set("Sec-Fetch-Site", "same-origin")
+				got, err := client("alice").Do(r)
+				if err != nil {
+					t.Errorf("host %s: %v", host, err)
+					continue
+				}
+				got.Body.Close()
+				if got.StatusCode != want {
+					t.Errorf("host %s, %s: %d, want %d", host, path, got.StatusCode, want)
+				}
+			}
+		}
+		w.until(func() bool {
+			return slices.ContainsFunc(w.refusals(), func(r audit.Record) bool {
+				return strings.Contains(r.Reason, "evil.example")
+			})
+		})
+	})
 }
 
 func TestRESTTakesAndGivesDocuments(t *testing.T) {

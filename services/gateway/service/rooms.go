@@ -13,8 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
+	"github.com/windlass-dev/windlass/services/gateway/proxy"
 	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/share"
 	"github.com/windlass-dev/windlass/services/gateway/split"
@@ -32,6 +34,7 @@ type rooms struct {
 	catalog *catalog.Catalog
 	shares  *share.Shares
 	door    *split.Splitter
+	memory  *large.Budget // of large requests
 }
 
 // call takes room for a call whose caller is known, or may be unknown.
@@ -65,16 +68,34 @@ func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 		}
 		defer release()
 	}
-	return next(srv, &upload{ServerStream: stream, room: func() (<-chan struct{}, func(), error) {
+	up := &upload{ServerStream: stream, room: func() (<-chan struct{}, func(), error) {
 		return r.shares.Upload(stream.Context(), caller, source(stream.Context()))
-	}})
+	}}
+	if method := r.catalog.Method(info.FullMethod); method != nil && large.Plans(method.Desc) &&
+		large.Receivable(stream.Context()) {
+		up.plan = &largeRoom{rooms: r, caller: caller, source: source(stream.Context())}
+		up.plan.users.Store(1)
+		up.ctx = context.WithValue(stream.Context(), largeKey{}, up.plan)
+		defer up.plan.leave()
+	}
+	return next(srv, up)
 }
 
 // upload is a call whose first message takes room while it comes in, and has a time to come.
 type upload struct {
 	grpc.ServerStream
 	room  func() (late <-chan struct{}, release func(), err error)
-	begun bool // the first message was asked for
+	begun bool       // the first message was asked for
+	plan  *largeRoom // of a call whose message may be large; else nil
+	ctx   context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (u *upload) Context() context.Context {
+	if u.ctx != nil {
+		return u.ctx
+	}
+	return u.ServerStream.Context()
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -88,21 +109,59 @@ func (u *upload) RecvMsg(m any) error {
 		return err
 	}
 	rest.Receive(u.Context())
-	came := make(chan error, 1)
+	came, becameLarge := make(chan error, 1), make(chan (<-chan struct{}), 1)
+	if u.plan != nil {
+		u.plan.users.Add(1)
+	}
 	go func() {
 		defer release()
-		came <- u.ServerStream.RecvMsg(m)
+		if u.plan == nil {
+			came <- u.ServerStream.RecvMsg(m)
+			return
+		}
+		defer u.plan.leave()
+		came <- u.receive(m, func(late <-chan struct{}) {
+			release() // it has room of its own
+			becameLarge <- late
+		})
 	}()
 	timer := time.NewTimer(uploadTime)
 	defer timer.Stop()
-	select {
-	case err := <-came:
-		return err
-	case <-timer.C: // the call ends, and with it the attempt to receive
-		return status.Error(codes.DeadlineExceeded, "the first message of the call did not come to its end")
-	case <-late:
-		return rpcerr.TooMany("the message of the call was not complete, and another caller waited for its room", atOnce)
+	for {
+		select {
+		case err := <-came:
+			return err
+		case late = <-becameLarge:
+		case <-timer.C: // the call ends, and with it the attempt to receive
+			return status.Error(codes.DeadlineExceeded, "the first message of the call did not come to its end")
+		case <-late:
+			return rpcerr.TooMany("the message of the call was not complete, and another caller waited for its room", atOnce)
+		}
 	}
+}
+
+// receive receives a message that may be large. grown is called when it is, before it comes in.
+func (u *upload) receive(m any, grown func(late <-chan struct{})) error {
+	data, err := large.Receive(u.Context(), large.MaxMessage, func(total int) error {
+		if total <= large.Ordinary {
+			return nil
+		}
+		if u.plan.share != nil {
+			return u.plan.Grow(total)
+		}
+		if err := u.plan.take(u.Context(), total); err != nil {
+			return err
+		}
+		grown(u.plan.late)
+		rest.ReceiveLarge(u.Context())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	u.plan.Came()
+	defer data.Free()
+	return proxy.Codec().Unmarshal(data, m)
 }
 
 func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
@@ -116,6 +175,9 @@ func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamSer
 
 // Bytes implements proxy.Meter.
 func (r rooms) Bytes(ctx context.Context, n int) (func(), error) {
+	if plan, ok := ctx.Value(largeKey{}).(*largeRoom); ok && n > large.Ordinary && plan.holds(n) {
+		return func() {}, nil // it is counted already, or it is the answer to one that is, which has gone
+	}
 	caller, _ := identity.CallerFrom(ctx)
 	return r.shares.Bytes(caller, source(ctx), n)
 }

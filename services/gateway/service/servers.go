@@ -2,10 +2,12 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
@@ -58,6 +60,18 @@ func newGRPC(calls grpc.StreamHandler, auth *authn.Authenticator, r rooms, m *me
 			MaxConnectionIdle: connIdle, MaxConnectionAge: age,
 		}),
 	}, more...)...)
+}
+
+// named reports whether a host is an IP address, or a name of the certificate that settings show: only these can lead a
+// client here that verifies certificates.
+func named(settings *tls.Config) func(host string) bool {
+	return func(host string) bool {
+		if _, err := netip.ParseAddr(host); err == nil {
+			return true
+		}
+		now, err := settings.GetConfigForClient(nil)
+		return err == nil && now.Certificates[0].Leaf.VerifyHostname(host) == nil
+	}
 }
 
 var errPanic = errors.New("panic")

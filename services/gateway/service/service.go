@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -45,6 +47,23 @@ import (
 // memoryLimit is when the collector begins to work harder. The executable, of which some 60 MB are resident, is not in
 // it: together they stay below 256 MB with every connection taken.
 const memoryLimit = 168 << 20
+
+// largeBytes is the memory for large requests unless GOMEMLIMIT is set: one over REST takes several times its size,
+// since it is decoded here.
+const largeBytes = 768 << 20
+
+// largeMemory returns the memory for large requests. What they use at a time is added to the limit of the process,
+// unless the operator has set that.
+func largeMemory() *large.Budget {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return large.NewBudget(0)
+	}
+	b, base := large.NewBudget(largeBytes), debug.SetMemoryLimit(-1)
+	if base != math.MaxInt64 {
+		b.Follow(func(used int) { debug.SetMemoryLimit(base + int64(used)) })
+	}
+	return b
+}
 
 // Run runs the gateway with command line args until ctx ends. It logs to stderr.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
@@ -152,7 +171,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		Failed: refused.handshake, Closed: counts.closed, Log: log,
 	})
 	counts.connections(lanes)
-	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes}
+	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes, memory: largeMemory()}
 	alive := programs{Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail}
 	if etcd != nil { // until the first read from it
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -173,6 +192,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		GRPC:     server,
 		Room:     room,
 		Span:     traces.Begin,
+		Named:    named(settings),
 		Open:     open(methods, alive, router),
 	})
 	if err != nil {

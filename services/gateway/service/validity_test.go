@@ -114,7 +114,7 @@ func TestATokenOfARevokedUserIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := before.Revoke([]identity.Revocation{{User: "carol", IssuedBefore: time.Now(), Reason: "left"}}); err != nil {
+	if err := before.Keep([]identity.Revocation{{User: "carol", IssuedBefore: time.Now(), Reason: "left"}}); err != nil {
 		t.Fatal(err)
 	}
 	w := newWorldWith(t, func(c *Config) { c.Dir = dir })

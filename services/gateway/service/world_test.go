@@ -32,6 +32,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
+	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -39,7 +40,7 @@ import (
 )
 
 const (
-	waitLimit = 30 * time.Second // a test that waits longer has failed
+	waitLimit = 2 * time.Minute // a test that waits longer has failed
 	goodToken = "a-token-for-carol"
 )
 
@@ -52,6 +53,7 @@ type world struct {
 	machines *machines
 	hooks    *hooks
 	nodes    *nodes
+	planner  *planner
 	stops    map[string]func() // backends by program
 	peers    map[string]string
 }
@@ -71,16 +73,18 @@ func startWorld(t *testing.T, change func(*Config)) *world {
 	w := &world{
 		t: t, ground: servetest.New(t), dir: t.TempDir(), stops: map[string]func(){}, peers: map[string]string{},
 		machines: &machines{cancelled: make(chan struct{}, 100), entered: make(chan struct{}, 100)},
-		hooks:    &hooks{}, nodes: &nodes{},
+		hooks:    &hooks{}, nodes: &nodes{}, planner: &planner{},
 	}
 	for _, program := range []string{"machine-api", "hook-broker", "eviction-controller"} {
 		w.peers[program] = freeAddress(t)
 		w.start(program, w.peers[program])
 	}
+	own := servetest.Service("gateway")
+	own.DNSNames = []string{"gateway", "localhost"} // as `windlass up` issues it
 	config := Config{
 		Config: serve.Config{
 			Name: "gateway", Dir: w.dir,
-			TLSDir: filepath.Dir(w.ground.Files(servetest.Service("gateway")).Cert), Peers: w.peers,
+			TLSDir: filepath.Dir(w.ground.Files(own).Cert), Peers: w.peers,
 		},
 		TokensFile: w.tokens(),
 	}
@@ -160,7 +164,7 @@ func (w *world) start(program, address string) {
 	})
 	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.StaticStreamWindowSize(256<<10), grpc.StaticConnWindowSize(1<<20))
+		grpc.StaticStreamWindowSize(256<<10), grpc.StaticConnWindowSize(1<<20), grpc.MaxRecvMsgSize(large.MaxMessage))
 	switch program {
 	case "machine-api":
 		machinev1.RegisterMachineServiceServer(s, w.machines)
@@ -169,6 +173,7 @@ func (w *world) start(program, address string) {
 		hookv1.RegisterHookTaskServiceServer(s, w.hooks)
 	case "eviction-controller":
 		nodev1.RegisterNodeAgentServiceServer(s, w.nodes)
+		nodev1.RegisterNodeServiceServer(s, w.planner)
 	}
 	eventv1.RegisterEventServiceServer(s, &eventsOf{program: program})
 	go s.Serve(l) //nolint:errcheck

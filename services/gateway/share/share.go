@@ -25,6 +25,10 @@ const (
 	// slow is after how long the message of a caller with several ends for a caller with fewer that waits. A friendly one
 	// takes milliseconds.
 	slow = time.Second
+	// slowLarge is the same for a large request: 64 MiB at 13 MiB a second.
+	slowLarge = 5 * time.Second
+	// largest is how many large requests there may be at a time in all classes, and eachLargest of one caller.
+	largest, eachLargest = 4, 1
 )
 
 // Limit is how much there may be at a time, in all and for each caller.
@@ -76,13 +80,19 @@ func Defaults() map[Class]Limits {
 }
 
 // Shares hands out room. Concurrent calls are safe.
-type Shares struct{ rooms map[Class]*room }
+type Shares struct {
+	rooms map[Class]*room
+	large *room // of large requests, which all classes share
+}
 
 // New makes shares with limits for every class.
 func New(limits map[Class]Limits) *Shares {
 	s := &Shares{rooms: map[Class]*room{}}
 	for _, class := range []Class{System, Agents, Users, Anonymous} {
-		s.rooms[class] = &room{class: class, limits: limits[class], each: map[string]*use{}}
+		s.rooms[class] = &room{class: "class " + string(class), limits: limits[class], each: map[string]*use{}, slow: slow}
+	}
+	s.large = &room{
+		class: "this gateway", limits: Limits{Uploads: Limit{largest, eachLargest}}, each: map[string]*use{}, slow: slowLarge,
 	}
 	return s
 }
@@ -130,21 +140,21 @@ func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source stri
 	release func(), err error,
 ) {
 	class, name := Of(caller, source)
-	r := s.rooms[class]
-	free, err := r.wait(ctx, name, uploads)
+	late, _, free, err := s.rooms[class].upload(ctx, name, uploads)
 	if err != nil {
 		return nil, nil, err
 	}
-	u := &upload{name: name, begun: time.Now(), late: make(chan struct{})}
-	r.mu.Lock()
-	r.uploads = append(r.uploads, u)
-	r.mu.Unlock()
-	return u.late, func() {
-		r.mu.Lock()
-		r.uploads = slices.DeleteFunc(r.uploads, func(other *upload) bool { return other == u })
-		r.mu.Unlock()
-		free()
-	}, nil
+	return late, free, nil
+}
+
+// Large takes room for a large request, as Upload does for the first message of a call: the request must end when late
+// is closed. came must be called when all of it has come, and release when it has been answered; further calls of them
+// have no effect.
+func (s *Shares) Large(ctx context.Context, caller identity.Caller, source string) (late <-chan struct{}, came,
+	release func(), err error,
+) {
+	class, name := Of(caller, source)
+	return s.large.upload(ctx, string(class)+" "+name, larges)
 }
 
 // Stream takes room for a call that may stay open.
@@ -194,12 +204,14 @@ var (
 		func(u *use) *int { return &u.uploads }, func(l Limits) Limit { return l.Uploads },
 		"unfinished messages",
 	}
-	bytes = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
+	larges = &field{uploads.of, uploads.limit, "large requests"}
+	bytes  = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
 )
 
 type room struct {
-	class  Class
+	class  string // for people
 	limits Limits
+	slow   time.Duration // see hurry
 
 	mu      sync.Mutex
 	all     use
@@ -216,6 +228,26 @@ type upload struct {
 	ends  bool          // late is closed
 }
 
+// upload takes room for one more message on its way in, and waits for it as wait does.
+func (r *room) upload(ctx context.Context, name string, f *field) (late <-chan struct{}, came, release func(),
+	err error,
+) {
+	free, err := r.wait(ctx, name, f)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	u := &upload{name: name, begun: time.Now(), late: make(chan struct{})}
+	r.mu.Lock()
+	r.uploads = append(r.uploads, u)
+	r.mu.Unlock()
+	came = func() {
+		r.mu.Lock()
+		r.uploads = slices.DeleteFunc(r.uploads, func(other *upload) bool { return other == u })
+		r.mu.Unlock()
+	}
+	return u.late, came, func() { came(); free() }, nil
+}
+
 // hurry ends the oldest slow message of a caller that has more of them than the named one, which waits; one at a time.
 func (r *room) hurry(name string) {
 	r.mu.Lock()
@@ -224,7 +256,7 @@ func (r *room) hurry(name string) {
 		return
 	}
 	for _, u := range r.uploads {
-		if time.Since(u.begun) >= slow && r.of(u.name, uploads) > r.of(name, uploads) {
+		if time.Since(u.begun) >= r.slow && r.of(u.name, uploads) > r.of(name, uploads) {
 			u.ends = true
 			close(u.late)
 			return
@@ -267,7 +299,7 @@ func (r *room) add(name string, n int, f *field) {
 }
 
 func (r *room) full(f *field) error {
-	return rpcerr.TooMany(fmt.Sprintf("too many %s at a time: the limit of class %s is %d for each caller and %d for all",
+	return rpcerr.TooMany(fmt.Sprintf("too many %s at a time: the limit of %s is %d for each caller and %d for all",
 		f.word, r.class, f.limit(r.limits).Each, f.limit(r.limits).All), patience)
 }
 
@@ -318,7 +350,7 @@ func (r *room) wait(ctx context.Context, name string, f *field) (func(), error) 
 		case <-w.ready:
 			return release, nil
 		case <-look.C:
-			if f == uploads {
+			if f == uploads || f == larges {
 				r.hurry(name)
 			}
 		case <-ctx.Done():

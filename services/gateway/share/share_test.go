@@ -243,3 +243,54 @@ func TestFastUploadsAreNotEnded(t *testing.T) {
 		}
 	})
 }
+
+// A large request ends after five seconds for a caller that has none, unless it has come.
+func TestASlowLargeRequestEndsForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share.New(small())
+		take := func(name string) (late <-chan struct{}, came, release func(), err error) {
+			return s.Large(t.Context(), user(name), source)
+		}
+		lates, cames, releases := map[string]<-chan struct{}{}, map[string]func(){}, map[string]func(){}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			late, came, release, err := take(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lates[name], cames[name], releases[name] = late, came, release
+		}
+		for _, name := range []string{"bob", "a"} { // there are four, and a has one
+			_, _, _, err := take(name)
+			refused(t, err)
+		}
+		cames["a"]()
+		time.Sleep(5 * time.Second)
+		go func() {
+			<-lates["b"]
+			releases["b"]()
+		}()
+		_, _, release, err := take("bob")
+		if err != nil {
+			t.Fatalf("nothing has ended for bob: %v", err)
+		}
+		for _, name := range []string{"a", "c", "d"} {
+			select {
+			case <-lates[name]:
+				t.Errorf("the request of %s was ended, too", name)
+			default:
+			}
+		}
+		release()
+		release()
+		for _, f := range releases {
+			f()
+		}
+		for _, name := range []string{"e", "f", "g", "h"} {
+			if _, _, _, err := take(name); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		_, _, _, err = take("i")
+		refused(t, err)
+	})
+}

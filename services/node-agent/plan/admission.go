@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -42,6 +43,13 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted.Scalar)) {
+		// An extended resource that the node does not have at all is one of the cluster, which an extender of the scheduler
+		// counts. Source: Kubernetes' node agent, which does not check these either.
+		_, allocatable := node.GetStatus().GetAllocatable()[name]
+		_, capacity := node.GetStatus().GetCapacity()[name]
+		if !allocatable && !capacity && strings.Contains(name, "/") {
+			continue
+		}
 		if n := wanted.Scalar[name]; n > has.Scalar[name]-used.Scalar[name] {
 			return refusal("OutOf"+name, fmt.Sprintf("the node has too little %s: requested %d, used %d, capacity %d", name, n,
 				used.Scalar[name], has.Scalar[name]))

@@ -346,7 +346,7 @@ func TestAdmission(t *testing.T) {
 		Metadata: &metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "fast"}},
 		Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{
 			"cpu": structpb.NewNumberValue(2), "memory": structpb.NewStringValue("1Gi"), "pods": structpb.NewStringValue("2"),
-			"example.com/gpu": structpb.NewNumberValue(1),
+			"example.com/gpu": structpb.NewNumberValue(1), "example.com/broken": structpb.NewNumberValue(0),
 		}},
 	}
 	needs := func(resource, amount string) *schedulingv1.Pod {
@@ -381,6 +381,9 @@ func TestAdmission(t *testing.T) {
 			[]*schedulingv1.Pod{needs("example.com/gpu", "1")},
 			"OutOfexample.com/gpu",
 		},
+		{"a device of which none is left is refused", needs("example.com/broken", "1"), nil, "OutOfexample.com/broken"},
+		{"a resource of the cluster is admitted", needs("example.com/license", "1"), nil, ""},
+		{"huge pages that the node does not have are refused", needs("hugepages-2Mi", "2Mi"), nil, "OutOfhugepages-2Mi"},
 		{"too many pods are refused", podOf("Always", 0, 1), []*schedulingv1.Pod{
 			podOf("Always", 0, 1),
 			podOf("Always", 0, 1),
@@ -402,18 +405,19 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestARefusalIsTheSameEachTime has a pod ask for several things that the node lacks: the first by name is reported.
+// TestARefusalIsTheSameEachTime has a pod ask for several things of which the node has none left: the first by
+// name is reported.
 func TestARefusalIsTheSameEachTime(t *testing.T) {
 	p := podOf("Always", 0, 1)
 	p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{}}
+	has := map[string]*structpb.Value{"pods": structpb.NewNumberValue(9)}
 	for _, r := range []string{"d", "b", "e", "a", "c"} {
 		p.Spec.Containers[0].Resources.Requests["example.com/"+r] = structpb.NewNumberValue(1)
+		has["example.com/"+r] = structpb.NewNumberValue(0)
 	}
 	for range 50 {
-		if got := plan.Admit(p,
-			&nodev1.Node{
-				Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewNumberValue(9)}},
-			}, nil); got.Reason != "OutOfexample.com/a" {
+		if got := plan.Admit(p, &nodev1.Node{Status: &nodev1.NodeStatus{Allocatable: has}},
+			nil); got.Reason != "OutOfexample.com/a" {
 			t.Fatalf("refused with %s", got.Reason)
 		}
 	}

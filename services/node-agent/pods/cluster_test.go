@@ -75,6 +75,11 @@ type cluster struct {
 	mu       sync.Mutex
 	pods     map[string]*schedulingv1.Pod // by name
 	watchers map[chan *schedulingv1.WatchPodsResponse]struct{}
+	volumes  map[string]*schedulingv1.PersistentVolume // by the name of a pod's volume
+	leaving  chan *schedulingv1.PersistentVolume
+	removed  []string          // uids of volumes
+	resolved int               // calls
+	stores   map[string]string // by pod: the ID that its volumes were asked for with
 	reports  int
 	gone     []string
 	requests chan *schedulingv1.AttendResponse
@@ -87,7 +92,8 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{
 		t: t, pods: map[string]*schedulingv1.Pod{}, watchers: map[chan *schedulingv1.WatchPodsResponse]struct{}{},
 		requests: make(chan *schedulingv1.AttendResponse), answers: map[string]chan *schedulingv1.DeliverRequest{},
-		input: map[string]chan *schedulingv1.DeliverResponse{},
+		input: map[string]chan *schedulingv1.DeliverResponse{}, volumes: map[string]*schedulingv1.PersistentVolume{},
+		leaving: make(chan *schedulingv1.PersistentVolume, 10), stores: map[string]string{},
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -169,6 +175,53 @@ func (c *cluster) ConfirmPodGone(_ context.Context, r *schedulingv1.ConfirmPodGo
 	return &schedulingv1.ConfirmPodGoneResponse{}, nil
 }
 
+func (c *cluster) ResolveVolumes(_ context.Context, r *schedulingv1.ResolveVolumesRequest) (
+	*schedulingv1.ResolveVolumesResponse, error,
+) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.resolved++
+	c.stores[r.GetName()] = r.GetStoreId()
+	out := map[string]*schedulingv1.PersistentVolume{}
+	for _, v := range c.pods[r.GetName()].GetSpec().GetVolumes() {
+		if v.GetPersistentVolumeClaim() == nil {
+			continue
+		}
+		volume := c.volumes[v.GetPersistentVolumeClaim().GetClaimName()]
+		if volume == nil {
+			return nil, status.Error(codes.FailedPrecondition, "it is not bound to a volume yet")
+		}
+		out[v.GetName()] = volume
+	}
+	return &schedulingv1.ResolveVolumesResponse{Volumes: out}, nil
+}
+
+func (c *cluster) WatchOwnVolumes(_ *schedulingv1.WatchOwnVolumesRequest,
+	s grpc.ServerStreamingServer[schedulingv1.WatchPersistentVolumesResponse],
+) error {
+	for {
+		select {
+		case v := <-c.leaving:
+			if err := s.Send(&schedulingv1.WatchPersistentVolumesResponse{
+				Events: []*schedulingv1.WatchPersistentVolumesResponse_Event{{Type: "MODIFIED", Object: v}},
+			}); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (c *cluster) ConfirmVolumeGone(_ context.Context, r *schedulingv1.ConfirmVolumeGoneRequest) (
+	*schedulingv1.ConfirmVolumeGoneResponse, error,
+) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removed = append(c.removed, r.GetUid())
+	return &schedulingv1.ConfirmVolumeGoneResponse{}, nil
+}
+
 func (c *cluster) Attend(_ *schedulingv1.AttendRequest,
 	s grpc.ServerStreamingServer[schedulingv1.AttendResponse],
 ) error {
@@ -224,7 +277,7 @@ func (c *cluster) request(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.
 	c.mu.Unlock()
 	select {
 	case c.requests <- w:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		c.t.Fatal("no agent is connected")
 	}
 	return out, in
@@ -235,7 +288,7 @@ func whole(t *testing.T, out <-chan *schedulingv1.DeliverRequest) (stdout, stder
 	last *schedulingv1.DeliverRequest,
 ) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(2 * time.Minute)
 	for {
 		select {
 		case r, ok := <-out:

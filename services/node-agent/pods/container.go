@@ -71,7 +71,8 @@ func nameOf(c *container) string {
 }
 
 // prepare makes everything ready for a container to start in dir.
-func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (launch,
+func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (
+	launch,
 	error,
 ) {
 	l := launch{dir: filepath.Join(dir, "work"), user: user}
@@ -96,7 +97,7 @@ func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir str
 	case s.plays(c):
 		entrypoint, l.ships = s.hello(c), true
 	}
-	volumes, err := s.volumes(pod, c, l)
+	volumes, err := s.volumes(p, pod, c, l)
 	if err != nil {
 		return l, err
 	}
@@ -162,10 +163,11 @@ func (s *Pods) unpackOnce(img *image.Image, root string, user *process.User) err
 }
 
 // volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an
-// image is unpacked, links to them are where the container expects them. Volumes other than empty directories and
-// paths of the host are left out. Of the host nothing is made for a pod with a user of its own: it gets what that user
+// image is unpacked, links to them are where the container expects them. Disks of clouds and networks are refused: a
+// container must not write beside the disk that it relies on. Other volumes than empty directories, paths of the host
+// and claims are left out. Of the host nothing is made for a pod with a user of its own: it gets what that user
 // may reach.
-func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
+func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
 		i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
 			return v.GetName() == m.GetName()
@@ -200,6 +202,13 @@ func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, l launc
 			if err != nil {
 				return nil, err
 			}
+		case v.GetPersistentVolumeClaim() != nil:
+			if dir, err = s.localVolume(p, v.GetName(), sub, l.user); err != nil {
+				return nil, err
+			}
+		case v.GetAwsElasticBlockStore() != nil, v.GetGcePersistentDisk() != nil, v.GetAzureDisk() != nil,
+			v.GetIscsi() != nil, v.GetRbd() != nil:
+			return nil, fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, v.GetName())
 		default:
 			continue
 		}

@@ -67,18 +67,24 @@ type Pods struct {
 	agents  schedulingv1.PodAgentServiceClient
 	settled *controller.Loop // by uid: what runs
 	told    *controller.Loop // by uid: what the cluster knows of it
+	cleared *controller.Loop // by uid: volumes whose directories are to go
 
 	admission sync.Mutex // one pod is admitted at a time, for each counts those before it
 
 	mu         sync.Mutex
 	pods       map[string]*pod
-	lastUser   uint32                  // given out last
-	conditions []*nodev1.NodeCondition // replaced, never changed
+	handing    map[string]bool                           // by uid: volumes that get another user now
+	leaving    map[string]*schedulingv1.PersistentVolume // by uid: volumes whose directories are to go
+	lastUser   uint32                                    // given out last
+	conditions []*nodev1.NodeCondition                   // replaced, never changed
 }
 
 // New returns the pods that are on the disk. Nothing runs before Run.
 func New(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
+	s.leaving, s.handing = map[string]*schedulingv1.PersistentVolume{}, map[string]bool{}
+	s.cleared = controller.NewLoop("volumes", 1, s.clear, cfg.Log)
+	s.cleared.Begin(s.leavingUIDs)
 	s.settled = controller.NewLoop("pods", settlers, s.settle, cfg.Log)
 	s.settled.Begin(s.uids)
 	s.told = controller.NewLoop("pod reports", reporters, s.report, cfg.Log)
@@ -92,7 +98,7 @@ func New(cfg Config) (*Pods, error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || e.Name() == volumesDir {
 			continue
 		}
 		p, err := s.load(e.Name())
@@ -101,6 +107,11 @@ func New(cfg Config) (*Pods, error) {
 			continue // the sweep after the first list removes what is unknown
 		}
 		s.pods[e.Name()] = p
+	}
+	if cfg.Users.Count > 0 {
+		if err := s.closeUnused(); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -122,7 +133,9 @@ func (s *Pods) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.settled.Run(ctx) })
 	group.Go(func() error { return s.told.Run(ctx) })
+	group.Go(func() error { return s.cleared.Run(ctx) })
 	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "pods", nil, s.watch) })
+	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "volumes", nil, s.watchVolumes) })
 	group.Go(func() error { return s.attend(ctx) })
 	group.Go(func() error { return s.measure(ctx) })
 	return group.Wait()
@@ -242,7 +255,7 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.IsDir() && !known[e.Name()] {
+		if e.IsDir() && !known[e.Name()] && e.Name() != volumesDir {
 			if err := s.removeAll(filepath.Join(s.cfg.Dir, e.Name())); err != nil {
 				return err
 			}
@@ -317,10 +330,10 @@ func plainNames(p *schedulingv1.Pod) bool {
 	for _, v := range p.GetSpec().GetVolumes() {
 		names = append(names, v.GetName())
 	}
-	for _, n := range names {
-		if n == "" || strings.Trim(n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") != "" {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(names, func(n string) bool { return !plainName(n) })
+}
+
+// plainName reports whether a name can be a part of a path.
+func plainName(n string) bool {
+	return n != "" && strings.Trim(n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
 }

@@ -517,6 +517,15 @@ func TestAnUnknownImageIsWaitedFor(t *testing.T) {
 	broken := sh("c", "")
 	broken.Spec.Containers[0].Command = []string{"/no/such/program"}
 	c.add(broken)
+	disk := sh("d", forever)
+	disk.Spec.Volumes = []*schedulingv1.Volume{{Name: "data", GcePersistentDisk: &structpb.Struct{}}}
+	disk.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	c.add(disk)
+	c.await("d", "does not run without its disk", func(st *schedulingv1.PodStatus) bool {
+		cs := st.GetContainerStatuses()
+		return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "CreateContainerConfigError" &&
+			strings.Contains(cs[0].GetState().GetWaiting().GetMessage(), `volume "data" is a disk`)
+	})
 	c.await("c", "says what is wrong", func(st *schedulingv1.PodStatus) bool {
 		cs := st.GetContainerStatuses()
 		return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "CreateContainerConfigError"

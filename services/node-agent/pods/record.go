@@ -42,7 +42,9 @@ type record struct {
 	Decided    time.Time             `json:"decided,omitzero"` // when there was a verdict
 	User       uint32                `json:"user,omitempty"`   // that it runs as, and its group's number; 0: the agent's
 	Containers map[string]*container `json:"containers"`
-	Pod        json.RawMessage       `json:"pod"`
+	// uids of the volumes of its claims, by their names in the pod
+	Volumes map[string]string `json:"volumes,omitempty"`
+	Pod     json.RawMessage   `json:"pod"`
 }
 
 // container is what is written down of a container.

@@ -323,7 +323,13 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	if err := s.makeDir(dir); err != nil {
 		return err
 	}
-	l, err := s.prepare(object, of, dir, user)
+	if mountsClaim(object, of) {
+		if err := s.resolveVolumes(ctx, p, object); err != nil {
+			s.hinder(ctx, p, c, of, err)
+			return nil
+		}
+	}
+	l, err := s.prepare(p, object, of, dir, user)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil
@@ -361,6 +367,9 @@ func (s *Pods) hinder(ctx context.Context, p *pod, c *container, of *schedulingv
 		o.Tries = c.obstacle.Tries + 1
 	}
 	o.Until = time.Now().Add(plan.ImageBackOff(o.Tries))
+	if errors.Is(cause, errInUse) {
+		o.Until = time.Now().Add(inUseAgain) // it is free at once when the other pod has ended
+	}
 	if c.obstacle == nil || c.obstacle.Message != o.Message {
 		s.cfg.Log.InfoContext(ctx, "container not started", "pod", p.object.GetMetadata().GetName(), "container",
 			of.GetName(), "error", cause)

@@ -92,6 +92,9 @@ func (s *Pods) remove(ctx context.Context, p *pod) error {
 		if err := (process.Users{First: p.record.User, Count: 1}).Kill(); err != nil {
 			return err
 		}
+		if err := s.closeVolumesOf(p); err != nil {
+			return err
+		}
 	}
 	if err := s.removeAll(s.dir(p.uid)); err != nil {
 		return err

@@ -191,11 +191,5 @@ func addMode(r *os.Root, name string, mode fs.FileMode) error {
 	return r.Chmod(name, info.Mode().Perm()|mode)
 }
 
-// removeAll removes what is at a path, though it may be a pod's user's.
-func (s *Pods) removeAll(at string) error {
-	err := os.RemoveAll(at)
-	if !errors.Is(err, fs.ErrPermission) || s.cfg.Users.Count == 0 {
-		return err
-	}
-	return process.RemoveAll(at)
-}
+// removeAll removes what is at a path, though it may be a pod's user's, and as deep as that user wanted it.
+func (s *Pods) removeAll(at string) error { return process.RemoveAll(at) }

@@ -296,7 +296,7 @@ func (c *cluster) order(r *etcdv1.AttendMemberResponse) {
 	c.t.Helper()
 	select {
 	case c.attend <- r:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		c.t.Fatal("no agent is connected")
 	}
 }

@@ -21,7 +21,7 @@ import (
 // TestAHaltTakesNoLongerThanTheSlowestProcess has several units end only when they are killed: one after the other they
 // would take longer than the machine has.
 func TestAHaltTakesNoLongerThanTheSlowestProcess(t *testing.T) {
-	const slow, grace, patience = 6, 2 * time.Second, 8 * time.Second
+	const slow, grace, patience = 12, 2 * time.Second, 20 * time.Second
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	boot, err := machine.LoadBoot(dir)
 	if err != nil {

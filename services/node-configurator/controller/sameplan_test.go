@@ -79,8 +79,8 @@ func newBench(t *testing.T) *bench {
 	b := &bench{T: t, clock: &clock{now: time.Now().UTC()}}
 	b.nodes = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
 	drains := resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{})
-	b.must(resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, b.nodes))
-	b.must(resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, drains))
+	b.must(resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, b.nodes))
+	b.must(resource.Register(p.Services, &nodev1.DrainService_ServiceDesc, nil, drains))
 	address := p.Address()
 	servetest.Run(t, p, b.nodes.Run, drains.Run)
 	conn := ground.Dial(address, servetest.Admin())

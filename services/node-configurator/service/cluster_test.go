@@ -75,7 +75,7 @@ func startSettling(t *testing.T, settle time.Duration) *cluster {
 	servetest.Clear(t, etcdtest.Client(t))
 	c.startEvictions()
 	p := c.ground.Process(serve.Config{Name: etcdGuardian})
-	etcdv1.RegisterQuorumServiceServer(p.GRPC, &guard{c: c})
+	etcdv1.RegisterQuorumServiceServer(p.Services, &guard{c: c})
 	c.guardian = p.Address()
 	servetest.Run(t, p)
 	c.startConfigurator()
@@ -134,8 +134,8 @@ func (c *cluster) startEvictions() {
 		Finalizers: []string{"windlass.dev/drain"},
 	})
 	for _, err := range []error{
-		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes),
-		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, c.drains),
+		resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, c.nodes),
+		resource.Register(p.Services, &nodev1.DrainService_ServiceDesc, nil, c.drains),
 	} {
 		if err != nil {
 			c.t.Fatal(err)

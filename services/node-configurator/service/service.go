@@ -54,6 +54,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	p.Metrics.MustRegister(recorder)
 	peer := controller.NewPeer(conn, nodes, drains)
 	views := controller.NewViews(tables, peer, cfg.settle, time.Now)
 	control := controller.New(controller.Config{
@@ -61,12 +62,12 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	})
 	p.Operator = control.Operator
 
-	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(views, peer, nodes, drains, tables.Configs,
+	configv1.RegisterConfigAgentServiceServer(p.Services, server.NewAgent(views, peer, nodes, drains, tables.Configs,
 		server.NewGuardian(guardian), p.Log))
 	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables))
 	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, views))
 	return []serve.Part{
 		nodes.Run, drains.Run, recorder.Run,
 		p.Lead(etcd, control.Lead),
-	}, recorder.Register(p.GRPC)
+	}, recorder.Register(p.Services)
 }

@@ -121,7 +121,7 @@ func (k *kind) request(m protoreflect.MethodDescriptor, o object.Object) proto.M
 func (k *kind) key(o object.Object) object.Key {
 	key := object.KeyOf(o)
 	if key.Name == "" {
-		key.Name = k.typ.GetSingleton()
+		key.Name = object.DefaultName(k.typ)
 	}
 	if key.Namespace == "" && k.typ.GetNamespaced() {
 		key.Namespace = k.typ.GetDefaultNamespace()

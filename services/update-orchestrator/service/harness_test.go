@@ -155,7 +155,7 @@ func table[T object.Object](c *cluster, p *serve.Process, st *store.Store) *reso
 
 func serveTable[T object.Object](c *cluster, p *serve.Process, desc *grpc.ServiceDesc, t *resource.Table[T]) {
 	c.t.Helper()
-	if err := resource.Register(p.GRPC, desc, nil, t); err != nil {
+	if err := resource.Register(p.Services, desc, nil, t); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -41,6 +41,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	p.Metrics.MustRegister(recorder)
 	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
@@ -79,5 +80,5 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
 	return []serve.Part{
 		recorder.Run, p.Lead(etcd, control.Lead),
-	}, recorder.Register(p.GRPC)
+	}, recorder.Register(p.Services)
 }
