@@ -87,6 +87,9 @@ func KindOf(apiVersion, kind string) (Kind, error) {
 		}
 		others = append(others, k.APIVersion())
 	}
+	if apiVersion == "v1" && kind == bindingKind {
+		return binding(), nil
+	}
 	if len(others) > 0 {
 		return Kind{}, fmt.Errorf("no kind %q in apiVersion %q: it is in %s", kind, apiVersion, strings.Join(others, ", "))
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
@@ -124,6 +125,9 @@ func (c *Client) List(ctx context.Context, k Kind, s Selection) ([]object.Object
 
 // Create stores a new object.
 func (c *Client) Create(ctx context.Context, k Kind, o object.Object, dryRun bool) (object.Object, error) {
+	if b, ok := o.(*schedulingv1.BindPodRequest); ok {
+		return c.bind(ctx, b, dryRun)
+	}
 	return c.object(ctx, k, resource.Create, fields{
 		"namespace": o.GetMetadata().GetNamespace(), k.objectField(resource.Create): proto.Message(cloneAs(o)),
 		"dry_run": dry(dryRun),
@@ -144,7 +148,8 @@ func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o object.
 	error,
 ) {
 	return c.object(ctx, k, m, fields{
-		"namespace": o.GetMetadata().GetNamespace(), "name": cmp.Or(o.GetMetadata().GetName(), k.GetSingleton()),
+		"namespace": o.GetMetadata().GetNamespace(), "name": cmp.Or(o.GetMetadata().GetName(),
+			object.DefaultName(k.ResourceType)),
 		k.objectField(m): proto.Message(cloneAs(o)), "dry_run": dry(dryRun),
 	})
 }

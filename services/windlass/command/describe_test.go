@@ -1,7 +1,11 @@
 package command_test
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/trace"
+	"github.com/windlass-dev/windlass/services/windlass/command"
 )
 
 const namespace = "openshift-machine-api"
@@ -177,14 +182,78 @@ a         PreTerminate   Backup       my-backup   Later`
 		t.Errorf("hooks are\n%swant\n%s", out, want)
 	}
 	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "Backup"); code != 1 ||
-		!strings.Contains(stderr, `no task of hook "Backup" on machine "a"`) {
+		!strings.Contains(stderr, `hook "Backup" has no task yet: it is created when the deletion of machine "a" reaches `+
+			"PreTerminate") {
 		t.Errorf("complete: %d %s", code, stderr)
+	}
+	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "Migrate"); code != 1 ||
+		!strings.Contains(stderr, `machine "a" has no hook "Migrate"; its hooks: MigrateApp, Backup`) {
+		t.Errorf("complete a hook that the machine does not have: %d %s", code, stderr)
+	}
+	if code, _, stderr := w.run(t, "", "hooks", "complete", "b", "Backup"); code != 1 ||
+		!strings.Contains(stderr, `(NotFound): Machine "b" not found`) {
+		t.Errorf("complete a hook of a machine that does not exist: %d %s", code, stderr)
+	}
+	if code, _, stderr := w.run(t, "", "hooks", "complete"); code != 1 ||
+		!strings.Contains(stderr, "\nUsage: windlass hooks complete (TASK | MACHINE HOOK)") {
+		t.Errorf("complete without arguments: %d %s", code, stderr)
 	}
 	// This world does not implement the methods of tasks, but the call reaches it.
 	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "MigrateApp"); code != 1 ||
 		!strings.Contains(stderr, "NotImplemented") {
 		t.Errorf("complete: %d %s", code, stderr)
 	}
+}
+
+// An interrupt ends the wait, not the deletion, and has the exit code that shells expect.
+func TestAnInterruptedWaitSaysWhatContinues(t *testing.T) {
+	w := newWorld(t)
+	w.leaving(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var errs notifying
+	errs.wrote = interrupt // once it prints what it waits for
+	code := command.Run(ctx, append(w.flags(), "delete", "machine", "a"), strings.NewReader(""), io.Discard, &errs)
+	if want := "error: interrupted while waiting for the deletion on machines/a; what was requested is not undone\n"; code !=
+		130 || !strings.HasSuffix(errs.String(), want) {
+		t.Errorf("delete: %d %s, want 130 %s", code, errs.String(), want)
+	}
+	ctx, interrupt = context.WithCancel(t.Context())
+	interrupt()
+	errs = notifying{wrote: func() {}}
+	if code := command.Run(ctx, append(w.flags(), "get", "machines"), strings.NewReader(""), io.Discard, &errs); code !=
+		130 || errs.String() != "error: interrupted\n" {
+		t.Errorf("get: %d %s", code, errs.String())
+	}
+}
+
+// A provider that does not answer has broken no rule.
+func TestAProviderThatDoesNotAnswerIsNotVerified(t *testing.T) {
+	w := newWorld(t)
+	code, out, stderr := w.run(t, "kind: X", "provider", "verify", "127.0.0.1:1", "--plaintext", "--spec", "-")
+	if code != 1 || out != "" || !strings.HasPrefix(stderr, "error: the provider does not answer: ") {
+		t.Errorf("verify: %d %s %s", code, out, stderr)
+	}
+}
+
+// notifying is a buffer that reports each write.
+type notifying struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote func()
+}
+
+func (n *notifying) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wrote()
+	return n.text.Write(p)
+}
+
+func (n *notifying) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
 }
 
 func TestDescribeKnowsNodesAndSets(t *testing.T) {
@@ -194,11 +263,22 @@ func TestDescribeKnowsNodesAndSets(t *testing.T) {
 		Spec:     &nodev1.NodeSpec{Unschedulable: proto.Bool(true), Taints: []*nodev1.Taint{{Key: "k", Effect: "NoExecute"}}},
 	})
 	check(t, err)
+	turn := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	_, err = w.nodes.Modify(t.Context(), object.Key{Name: "one"}, func(n *nodev1.Node) error {
+		n.Status = &nodev1.NodeStatus{Evictions: &nodev1.NodeEvictions{
+			Zone: "east/a", ZoneState: "PartialDisruption", NodesPerSecond: 0.01, QueuePosition: 3,
+			TurnTime: timestamppb.New(turn), NextDeadline: timestamppb.New(turn.Add(time.Minute)),
+		}}
+		return nil
+	})
+	check(t, err)
 	w.create(t, set("web", 2))
 	_, out, _ := w.run(t, "", "describe", "node/one", "machineset/web")
 	wantLines(t, out, "Name:               one\n", "Status:             Unknown,SchedulingDisabled\n",
 		"Roles:              worker\n", "Taints:             k:NoExecute\n", "Conditions:         <none>\n",
-		"Events:             <none>\n",
+		"zone east/a is in state PartialDisruption: 0.01 nodes per second get a NoExecute taint\n",
+		"place 3 of the nodes that wait for the taint, which is set at 2026-01-02T03:04:05Z\n",
+		"the next pod is evicted at 2026-01-02T03:05:05Z\n", "Events:             <none>\n",
 		"\n\nName:               web\n", "Replicas:           0 current / 2 desired, 0 ready, 0 available\n",
 		"Machine Template:\n", "Machines:           <none>\n")
 }

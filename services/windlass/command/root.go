@@ -56,7 +56,13 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 		var all failure.List
 		all.Add(err)
 		for _, err := range all {
+			if ctx.Err() != nil && failure.Canceled(err) {
+				err = errors.New("interrupted")
+			}
 			fmt.Fprintln(errw, failure.Headed(failure.Describe(err)))
+		}
+		if ctx.Err() != nil {
+			return interrupted
 		}
 		if slices.ContainsFunc(all, failure.Silent) {
 			fmt.Fprintln(errw, "Run `windlass status` to see what is not running.")
@@ -64,6 +70,9 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 		return 1
 	}
 }
+
+// interrupted is the exit code after an interrupt, as shells and kubectl have it: 128 and the number of the signal.
+const interrupted = 130
 
 func newRoot(e *session.Env) *cobra.Command {
 	root := &cobra.Command{
@@ -103,8 +112,27 @@ func newRoot(e *session.Env) *cobra.Command {
 	)
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)
+		showUsage(cmd)
 	}
 	return root
+}
+
+// showUsage makes every command, at any depth, show its use when it gets too many or too few arguments: cobra's error
+// only has their number.
+func showUsage(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		showUsage(c)
+	}
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
 }
 
 // refuseUnknown makes every command that only groups subcommands, at any depth, reject an unknown subcommand. Cobra

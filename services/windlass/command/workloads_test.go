@@ -1,6 +1,7 @@
 package command_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -31,6 +33,12 @@ func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
 		schedulingv1.UnimplementedReplicaSetServiceServer{}, resource.Config[*schedulingv1.ReplicaSet]{})
 	w.deployments = kindOf(t, srv, &schedulingv1.DeploymentService_ServiceDesc,
 		schedulingv1.UnimplementedDeploymentServiceServer{}, resource.Config[*schedulingv1.Deployment]{})
+	kind[*schedulingv1.Policy](t, srv, &schedulingv1.PolicyService_ServiceDesc, nil)
+	kind[*schedulingv1.CronJob](t, srv, &schedulingv1.CronJobService_ServiceDesc,
+		schedulingv1.UnimplementedCronJobServiceServer{})
+	kind[*schedulingv1.Job](t, srv, &schedulingv1.JobService_ServiceDesc, schedulingv1.UnimplementedJobServiceServer{})
+	kind[*schedulingv1.StatefulSet](t, srv, &schedulingv1.StatefulSetService_ServiceDesc,
+		schedulingv1.UnimplementedStatefulSetServiceServer{})
 	kind[*schedulingv1.DaemonSet](t, srv, &schedulingv1.DaemonSetService_ServiceDesc,
 		schedulingv1.UnimplementedDaemonSetServiceServer{})
 }
@@ -135,12 +143,31 @@ func echo(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulin
 func (p *pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse,
 	error,
 ) {
-	pod, err := p.table.Get(ctx, r.GetNamespace(), r.GetName())
-	if err != nil {
-		return nil, err
+	pod := r.GetPod()
+	if pod == nil {
+		var err error
+		if pod, err = p.table.Get(ctx, r.GetNamespace(), r.GetName()); err != nil {
+			return nil, err
+		}
 	}
-	out := &schedulingv1.ExplainPodResponse{SchedulerName: "default-scheduler", BoundTo: pod.GetSpec().GetNodeName()}
+	out := &schedulingv1.ExplainPodResponse{SchedulerName: cmp.Or(pod.GetSpec().GetSchedulerName(),
+		"default-scheduler"), BoundTo: pod.GetSpec().GetNodeName()}
 	if out.GetBoundTo() != "" {
+		return out, nil
+	}
+	if r.GetSummaryOnly() {
+		lacks := &schedulingv1.ExplainPodResponse_Obstacle{
+			Reason: "Insufficient cpu", NodeCount: 12, Examples: []string{"two"},
+		}
+		out.Best = "one"
+		out.Extenders = []*schedulingv1.ExplainPodResponse_ExtenderVerdict{{Url: "https://x", Message: "it was not asked"}}
+		out.Pending = &schedulingv1.ExplainPodResponse_Pending{
+			SinceTime: timestamppb.Now(), LastTryTime: timestamppb.Now(), Tries: 3, WaitsFor: "a pod leaves a node",
+			Obstacles: []*schedulingv1.ExplainPodResponse_Obstacle{lacks, {NodeCount: 4}},
+			Changes: []*schedulingv1.ExplainPodResponse_Change{
+				{Change: "tolerate the taint k=v:NoSchedule", NodeCount: 2, Examples: []string{"two", "three"}},
+			},
+		}
 		return out, nil
 	}
 	out.Best, out.Nodes = "one", []*schedulingv1.ExplainPodResponse_NodeVerdict{
@@ -148,9 +175,25 @@ func (p *pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest
 			{Priority: "LeastRequestedPriority", Score: 5, Weight: 1}, {Priority: "Zone", Score: 10, Weight: 2},
 		}},
 		{Node: "two", Failures: []*schedulingv1.ExplainPodResponse_Failure{
-			{Predicate: "GeneralPredicates", Reason: "Insufficient cpu", Unblock: "the node gets more cpu"},
-			{Predicate: "PodToleratesNodeTaints", Reason: "node(s) had taint {k: v}", Unblock: "the taint k goes"},
+			{
+				Predicate: "GeneralPredicates", Part: "PodFitsResources", Reason: "Insufficient cpu",
+				Unblock: "the node gets more cpu",
+			},
+			{
+				Predicate: "Taints", Part: "PodToleratesNodeTaints", Reason: "node(s) had taint {k: v}",
+				Unblock: "the taint k goes",
+			},
 		}},
+	}
+	out.Nodes = slices.DeleteFunc(out.Nodes, func(n *schedulingv1.ExplainPodResponse_NodeVerdict) bool {
+		return slices.Contains(r.GetWithoutNodes(), n.GetNode())
+	})
+	for _, l := range r.GetNodeLabels() {
+		out.Nodes = append(out.Nodes, &schedulingv1.ExplainPodResponse_NodeVerdict{
+			Node: fmt.Sprint(l.GetNode(), l.GetLabels()), Failures: []*schedulingv1.ExplainPodResponse_Failure{{
+				Part: "Policy", Reason: fmt.Sprint(len(r.GetPolicy().GetPredicates()), " predicates"),
+			}},
+		})
 	}
 	return out, nil
 }
@@ -174,7 +217,9 @@ func TestTheHistoryOfADeploymentIsThatOfItsReplicaSets(t *testing.T) {
 		_, err := w.sets.Create(t.Context(), &schedulingv1.ReplicaSet{
 			Metadata: &metav1.ObjectMeta{
 				Name: name, Namespace: "default", Annotations: annotations,
-				OwnerReferences: []*metav1.OwnerReference{{ApiVersion: "apps/v1", Kind: "Deployment", Name: "web", Uid: owner}},
+				OwnerReferences: []*metav1.OwnerReference{{
+					ApiVersion: "apps/v1", Kind: "Deployment", Name: "web", Uid: owner, Controller: proto.Bool(true),
+				}},
 			},
 			Spec: &schedulingv1.ReplicaSetSpec{Selector: selector, Template: template(image)},
 		})
@@ -198,5 +243,28 @@ func TestTheHistoryOfADeploymentIsThatOfItsReplicaSets(t *testing.T) {
 	if code, _, stderr := w.run(t, "", "rollout", "history", "deployment/web", "--revision=11"); code != 1 ||
 		!strings.Contains(stderr, "unable to find the specified revision 11 of deployment.apps/web") {
 		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+func TestAPodWithoutANodeIsDescribedWithTheReason(t *testing.T) {
+	w := newWorld(t)
+	if code, _, stderr := w.run(t, `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image:
+ "example.com/c:1"}]}}`, "apply", "-f", "-"); code != 0 {
+		t.Fatal(stderr)
+	}
+	code, out, stderr := w.run(t, "", "describe", "pod", "p")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	text := strings.Join(strings.Fields(out), " ")
+	for _, want := range []string{
+		"3 times in a row", "tried again after one of these: a pod leaves a node",
+		"Fits Now: on one, unless an extender of the policy rejects it",
+		"REASON NODES SUCH AS Insufficient cpu 12 two further reasons 4",
+		"CHANGE NODES SUCH AS tolerate the taint k=v:NoSchedule 2 two, three",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
 	}
 }

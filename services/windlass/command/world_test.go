@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,6 +57,8 @@ type world struct {
 	sets        *resource.Table[*schedulingv1.ReplicaSet]
 
 	recorder *events.Recorder
+
+	patches atomic.Int32 // of the node "busy"
 }
 
 func (w *world) env(user string) map[string]string {
@@ -93,6 +96,7 @@ func newWorld(t *testing.T) *world {
 	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)),
 		grpc.ChainUnaryInterceptor(identity.UnaryInterceptor(guard),
 			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+				w.interfere(t, req)
 				resp, err := h(ctx, req)
 				return resp, rpcerr.From(err)
 			}),
@@ -107,6 +111,21 @@ func newWorld(t *testing.T) *world {
 	go func() { _ = srv.Serve(l) }() // ends with Stop
 	t.Cleanup(srv.Stop)
 	return w
+}
+
+// interfere writes to the node "busy" just before the first patch of it.
+func (w *world) interfere(t *testing.T, req any) {
+	r, ok := req.(*nodev1.PatchNodeRequest)
+	if !ok || r.GetName() != "busy" || w.patches.Add(1) > 1 {
+		return
+	}
+	_, err := w.nodes.Modify(t.Context(), object.Key{Name: "busy"}, func(n *nodev1.Node) error {
+		n.Metadata.Annotations["written"] = "concurrently"
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func (w *world) issue(t *testing.T, a *identity.Authority, name string, r identity.Request) {

@@ -22,6 +22,8 @@ const atOnce = 8 // calls with one token at the same time
 // states are those that an instance may have.
 var states = []string{"Creating", "Running", "Stopped", "Deleting", "Failed"}
 
+const cleanName = "clean" // the check that deletes what the others made
+
 // checks are all rules in the order in which they are checked; later ones use the instance that "create" made.
 var checks = []check{
 	{
@@ -53,7 +55,7 @@ var checks = []check{
 		deleteFirst,
 	},
 	{"id-new", "a later instance of the same machine name has another provider id", idNew},
-	{"clean", "nothing is left of the check", clean},
+	{cleanName, "nothing is left of the check", clean},
 }
 
 func info(ctx context.Context, s *suite) error {

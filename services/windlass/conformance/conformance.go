@@ -57,11 +57,27 @@ type suite struct {
 	events chan *providerv1.WatchInstancesResponse
 }
 
-// errNeeds is the error of a check that cannot run because an earlier one failed.
-var errNeeds = errors.New("no instance was made")
+// Errors of checks that say nothing about the provider.
+var (
+	errNeeds       = errors.New("no instance was made")
+	errInterrupted = errors.New("interrupted")
+)
+
+// cleaning is how long an interrupted check may take to delete what it made.
+const cleaning = 30 * time.Second
+
+// Names returns the names of all checks, in their order.
+func Names() []string {
+	var out []string
+	for _, c := range checks {
+		out = append(out, c.name)
+	}
+	return out
+}
 
 // Run checks the provider behind conn: every rule in order, and that nothing is left at the end. A rule that cannot be
-// checked because an earlier one was broken is skipped.
+// checked because an earlier one was broken is skipped. When ctx ends, the rest is skipped except for the deletion of
+// what was made.
 func Run(ctx context.Context, conn grpc.ClientConnInterface, o Options) []Result {
 	if o.Limit <= 0 {
 		o.Limit = 2 * time.Minute
@@ -73,9 +89,9 @@ func Run(ctx context.Context, conn grpc.ClientConnInterface, o Options) []Result
 	var out []Result
 	for _, c := range checks {
 		begin := time.Now()
-		err := c.run(ctx, s)
+		err := s.check(ctx, c)
 		r := Result{Name: c.name, Rule: c.rule, Err: err, Took: time.Since(begin)}
-		if errors.Is(err, errNeeds) {
+		if errors.Is(err, errNeeds) || errors.Is(err, errInterrupted) {
 			r.Err, r.Skipped = nil, err.Error()
 		}
 		out = append(out, r)
@@ -84,6 +100,21 @@ func Run(ctx context.Context, conn grpc.ClientConnInterface, o Options) []Result
 		}
 	}
 	return out
+}
+
+// check runs one check. An interrupt is no fault of the provider.
+func (s *suite) check(ctx context.Context, c check) error {
+	if ctx.Err() == nil {
+		if err := c.run(ctx, s); ctx.Err() == nil {
+			return err
+		}
+	}
+	if c.name != cleanName {
+		return errInterrupted
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+	defer cancel()
+	return c.run(ctx, s)
 }
 
 // request returns the request to create an instance with a token of its own.

@@ -208,12 +208,27 @@ func (e *example) WatchInstances(_ *providerv1.WatchInstancesRequest,
 
 func verify(t *testing.T, breaks string, limit time.Duration) map[string]conformance.Result {
 	t.Helper()
-	listener := bufconn.Listen(1 << 16)
-	server := grpc.NewServer()
-	providerv1.RegisterProviderServiceServer(server, &example{
+	_, conn := serve(t, breaks)
+	out := map[string]conformance.Result{}
+	for _, r := range conformance.Run(t.Context(), conn, conformance.Options{Spec: spec(), Limit: limit}) {
+		out[r.Name] = r
+	}
+	return out
+}
+
+func spec() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("Spec")}}
+}
+
+func serve(t *testing.T, breaks string) (*example, *grpc.ClientConn) {
+	t.Helper()
+	e := &example{
 		breaks: breaks, instances: map[string]*providerv1.Instance{}, used: map[string]bool{},
 		changed: make(chan struct{}),
-	})
+	}
+	listener := bufconn.Listen(1 << 16)
+	server := grpc.NewServer()
+	providerv1.RegisterProviderServiceServer(server, e)
 	go server.Serve(listener) //nolint:errcheck // it ends with the test
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient("passthrough:///example", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -222,14 +237,7 @@ func verify(t *testing.T, breaks string, limit time.Duration) map[string]conform
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	out := map[string]conformance.Result{}
-	for _, r := range conformance.Run(t.Context(), conn, conformance.Options{
-		Spec:  &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("Spec")}},
-		Limit: limit,
-	}) {
-		out[r.Name] = r
-	}
-	return out
+	return e, conn
 }
 
 func TestAProviderThatKeepsTheRulesPasses(t *testing.T) {
@@ -252,5 +260,30 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 				t.Errorf("it was not found: %+v", r)
 			}
 		})
+	}
+}
+
+// An interrupt breaks no rule, and nothing stays of what was made.
+func TestAnInterruptedCheckDeletesWhatItMade(t *testing.T) {
+	e, conn := serve(t, "")
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	created := false
+	for _, r := range conformance.Run(ctx, conn, conformance.Options{Spec: spec(), Done: func(r conformance.Result) {
+		if r.Name == "create" {
+			created = true
+			interrupt()
+		}
+	}}) {
+		skipped := created && slices.Index(conformance.Names(), r.Name) > slices.Index(conformance.Names(), "create") &&
+			r.Name != "clean"
+		if r.Err != nil || (r.Skipped == "interrupted") != skipped {
+			t.Errorf("%s: %v, skipped %q", r.Name, r.Err, r.Skipped)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.made == 0 || len(e.instances) != 0 {
+		t.Errorf("of %d instances %d are left", e.made, len(e.instances))
 	}
 }

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func copyOf(term, last uint64) *snapshot.Copy { return &snapshot.Copy{Term: term, LastIndex: last} }
+func copyOf(term, last uint64) *snapshot.Copy { return &snapshot.Copy{LastTerm: term, LastIndex: last} }
 
 func TestTheSurvivorHasMostOfTheLog(t *testing.T) {
 	cases := []struct {
@@ -53,13 +53,16 @@ func TestTheSurvivorHasMostOfTheLog(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s := recovery.Survey{Members: c.members}
+			s := recovery.Survey{Members: c.members, Listed: true}
 			got, some := s.Survivor()
 			if got.Name != c.want || some != (c.want != "") {
 				t.Errorf("Survivor = %q, %t, want %q", got.Name, some, c.want)
 			}
 			if s.Majority() != c.majority {
 				t.Errorf("Majority = %t, want %t", s.Majority(), c.majority)
+			}
+			if s.Listed = false; s.Majority() {
+				t.Error("a majority of members that are not known")
 			}
 		})
 	}
@@ -112,6 +115,9 @@ func TestASurvivorBecomesTheBootstrapMember(t *testing.T) {
 	if !some || survivor.Name != "m0" || survivor.Copy.DataDir != data {
 		t.Fatalf("Survivor = %+v, %t", survivor, some)
 	}
+	if s.Listed || s.Majority() {
+		t.Errorf("Look = %+v: the guardian's record lists no member, so others may exist", s)
+	}
 	aside, err := recovery.FromMember(t.Context(), c, survivor, now)
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +162,19 @@ func TestARestoreThatWasCutOffIsFinished(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(token, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	// a cluster that has not pivoted may start an empty member
+	allowed := c.Service("etcd-guardian", "bootstrap", "allowed")
+	if err := os.WriteFile(allowed, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := recovery.FromMember(t.Context(), c, survivor, now); err == nil {
 		t.Fatal("a token was written over a directory")
 	}
 	if !recovery.Unfinished(c) {
 		t.Fatal("nothing shows that it was cut off")
+	}
+	if _, err := os.Stat(allowed); !os.IsNotExist(err) {
+		t.Errorf("an empty member may be started in the place of the new data: %v", err)
 	}
 	if _, err := recovery.FromMember(t.Context(), c, survivor, now); err == nil {
 		t.Error("another one began before it was finished")
@@ -168,8 +182,12 @@ func TestARestoreThatWasCutOffIsFinished(t *testing.T) {
 	if err := os.RemoveAll(token); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := recovery.Finish(c, now.Add(time.Minute)); err != nil {
+	aside, err := recovery.Finish(c, now.Add(time.Minute))
+	if err != nil {
 		t.Fatal(err)
+	}
+	if moved, err := snapshot.Inspect(filepath.Join(aside, "m0")); err != nil || moved.MemberID != survivor.ID {
+		t.Errorf("the old data is said to be in %s, which has %+v, %v", aside, moved, err)
 	}
 	check(t, c, data, survivor.Copy.ClusterID)
 }

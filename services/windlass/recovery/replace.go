@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +19,12 @@ import (
 
 // Files below the guardian's directory of the bootstrap member.
 const (
-	workDir   = "restoring" // new data until it takes the place of the old
-	readyFile = "ready"     // in workDir: the new data is complete, and this is the token of its cluster
-	tokenFile = "token"     // of the cluster that the bootstrap member begins
+	workDir = "restoring" // new data until it takes the place of the old
+	// in workDir: the new data is complete; the token of its cluster, and the name of the directory for the old data
+	readyFile = "ready"
+	tokenFile = "token" // of the cluster that the bootstrap member begins
+	// allowedFile lets the guardian start an empty bootstrap member; a cluster that has not pivoted has it.
+	allowedFile = "allowed"
 )
 
 func guardian(c *cluster.Cluster, elem ...string) string {
@@ -74,7 +78,8 @@ func replace(c *cluster.Cluster, file string, raw bool, now time.Time) (string, 
 	if err != nil {
 		return "", err
 	}
-	if err := durable.WriteFile(guardian(c, workDir, readyFile), []byte(token+"\n"), 0o600); err != nil {
+	ready := fmt.Sprintf("%s\n%s\n", token, asideName(now))
+	if err := durable.WriteFile(guardian(c, workDir, readyFile), []byte(ready), 0o600); err != nil {
 		return "", err
 	}
 	return Finish(c, now)
@@ -86,28 +91,35 @@ func Unfinished(c *cluster.Cluster) bool {
 	return err == nil
 }
 
+func asideName(now time.Time) string { return "etcd-before-" + now.UTC().Format("20060102-150405") }
+
 // Finish puts new data that is complete in the place of the old. Each of its steps may be repeated; the cluster cannot
-// start in between, since the guardian starts no empty member. It returns the directory to which the old data was
-// moved.
+// start in between, since the guardian is not allowed to start an empty member any more. It returns the directory to
+// which the old data was moved, which is the same if an earlier call moved a part of it.
 func Finish(c *cluster.Cluster, now time.Time) (string, error) {
-	token, err := os.ReadFile(guardian(c, workDir, readyFile))
+	ready, err := os.ReadFile(guardian(c, workDir, readyFile))
 	if err != nil {
 		return "", err
 	}
-	aside := c.Dir("etcd-before-" + now.UTC().Format("20060102-150405"))
+	token, name, _ := strings.Cut(strings.TrimSpace(string(ready)), "\n")
+	aside := c.Dir(cmp.Or(name, asideName(now))) // there is no name in the file of an earlier version
 	if _, err := os.Stat(guardian(c, workDir, "data")); errors.Is(err, fs.ErrNotExist) {
 		return aside, os.RemoveAll(guardian(c, workDir)) // only the end was missing
 	}
 	if err := moveAside(c, aside); err != nil {
 		return "", err
 	}
+	// Without its data and what was noted of the cluster, nothing else keeps the guardian from starting an empty member.
+	if err := durable.Remove(guardian(c, allowedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
 	if err := forget(c); err != nil {
 		return "", err
 	}
-	if err := durable.WriteFile(guardian(c, tokenFile), token, 0o600); err != nil {
+	if err := durable.WriteFile(guardian(c, tokenFile), []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	if err := os.Rename(guardian(c, workDir, "data"), guardian(c, "data")); err != nil {
+	if err := durable.Rename(guardian(c, workDir, "data"), guardian(c, "data")); err != nil {
 		return "", err
 	}
 	return aside, os.RemoveAll(guardian(c, workDir))
@@ -123,7 +135,7 @@ func moveAside(c *cluster.Cluster, aside string) error {
 		return err
 	}
 	for _, d := range dirs {
-		if err := os.Rename(d.data, filepath.Join(aside, d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := durable.Rename(d.data, filepath.Join(aside, d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if d.record == "" {

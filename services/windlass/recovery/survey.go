@@ -33,6 +33,7 @@ type Member struct {
 type Survey struct {
 	ClusterID uint64   // 0: unknown
 	Members   []Member // as the guardian listed them last, by name; those with data if it never did
+	Listed    bool     // the guardian listed them; otherwise there may be more, without data here
 }
 
 // note is the part of the guardian's record of its cluster that is of use here.
@@ -56,7 +57,7 @@ func Look(c *cluster.Cluster) (Survey, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Survey{}, fmt.Errorf("%s: %w", path, err)
 	}
-	s := Survey{ClusterID: n.ClusterID}
+	s := Survey{ClusterID: n.ClusterID, Listed: len(n.Members) > 0}
 	for _, m := range n.Members {
 		s.Members = append(s.Members, Member{ID: m.ID, Name: m.Name, Learner: m.Learner})
 	}
@@ -143,10 +144,11 @@ func (s Survey) Voters() (all, here int) {
 	return all, here
 }
 
-// Majority reports whether this machine has the data of a majority of the voters, so that they only have to be started.
+// Majority reports whether this machine is known to have the data of a majority of the voters, so that they only have
+// to be started.
 func (s Survey) Majority() bool {
 	all, here := s.Voters()
-	return all > 0 && here > all/2
+	return s.Listed && here > all/2
 }
 
 // Survivor returns the voter whose data has most of the log; a learner's only if there is no voter's. False if there is

@@ -2,6 +2,7 @@ package table
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -126,20 +128,32 @@ func OrNone(s string) string { return cmp.Or(s, None) }
 
 func cell(obj object.Object, c *metav1.Column, now time.Time) string {
 	switch o := obj.(type) {
+	case *machinev1.Machine:
+		return machineCell(o, c, now)
 	case *nodev1.Node:
 		return nodeCell(o, c, now)
 	case *schedulingv1.Pod:
 		return podCell(o, c, now)
 	case *schedulingv1.Deployment:
 		return deploymentCell(o, c, now)
+	case *schedulingv1.StatefulSet:
+		return statefulSetCell(o, c, now)
 	case *schedulingv1.DaemonSet:
 		return daemonSetCell(o, c, now)
 	case *schedulingv1.Job:
 		return jobCell(o, c, now)
+	case *schedulingv1.CronJob:
+		return cronJobCell(o, c, now)
 	case *schedulingv1.Service:
 		return serviceCell(o, c, now)
 	case *schedulingv1.PodDisruptionBudget:
 		return budgetCell(o, c, now)
+	case *schedulingv1.PersistentVolume:
+		return volumeCell(o, c, now)
+	case *schedulingv1.PersistentVolumeClaim:
+		return claimCell(o, c, now)
+	case *schedulingv1.StorageClass:
+		return storageClassCell(o, c, now)
 	case *updatev1.ClusterVersion:
 		return clusterVersionCell(o, c, now)
 	case *updatev1.ClusterOperator:
@@ -185,6 +199,15 @@ type reference interface {
 }
 
 func shown(r reference) string { return strings.ToLower(r.GetKind()) + "/" + r.GetName() }
+
+// machineCell has who requested a machine's deletion, and why, in one cell, as describe shows them.
+func machineCell(m *machinev1.Machine, c *metav1.Column, now time.Time) string {
+	d := m.GetStatus().GetDeletion()
+	if c.GetName() != "DELETED-BY" || d == nil {
+		return generic(m, c, now)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", d.GetTrigger(), d.GetRequestedBy(), d.GetReason()), ": ")
+}
 
 func nodeCell(n *nodev1.Node, c *metav1.Column, now time.Time) string {
 	switch c.GetName() {

@@ -41,6 +41,22 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 			&machinev1.Machine{Metadata: meta("a")},
 			"NAME,PHASE,TYPE,REGION,ZONE,AGE|a,,,,,90m",
 		},
+		{
+			"a machine that is being deleted, wide",
+			table.Options{Wide: true},
+			&machinev1.Machine{Metadata: meta("a"), Status: &machinev1.MachineStatus{Deletion: &machinev1.MachineDeletion{
+				Trigger: "User", RequestedBy: "alice", Reason: "its disk fails",
+			}}},
+			"NAME,PHASE,TYPE,REGION,ZONE,AGE,NODE,PROVIDERID,STATE,DELETED-BY|a,,,,,90m,,,,User alice: its disk fails",
+		},
+		{
+			"a machine that was deleted without a reason, wide",
+			table.Options{Wide: true},
+			&machinev1.Machine{Metadata: meta("a"), Status: &machinev1.MachineStatus{Deletion: &machinev1.MachineDeletion{
+				Trigger: "User", RequestedBy: "alice",
+			}}},
+			"NAME,PHASE,TYPE,REGION,ZONE,AGE,NODE,PROVIDERID,STATE,DELETED-BY|a,,,,,90m,,,,User alice",
+		},
 		{"a set with a zero", table.Options{}, &machinev1.MachineSet{Metadata: meta("a"), Spec: &machinev1.MachineSetSpec{
 			Replicas: proto.Int32(0),
 		}}, "NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|a,0,,,,90m"},
@@ -125,6 +141,25 @@ func TestColumnsStayAsWideAsTheWidestRowSoFar(t *testing.T) {
 	}
 	const want = "A        B\nlonger   x\ns        y\ntwo...   esc\ufffd[31m\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestALongLastCellIsFolded(t *testing.T) {
+	var b strings.Builder
+	w := table.NewWithin(&b, 50)
+	if err := w.Print(
+		[]string{"NODE", "REASON"},
+		[]string{"a", "Insufficient cpu: asked 3, free 1950m of 2; it has one core too few"},
+		[]string{"b", strings.Repeat("x", 60)},
+	); err != nil {
+		t.Fatal(err)
+	}
+	want := "NODE   REASON\n" +
+		"a      Insufficient cpu: asked 3, free 1950m of 2;\n" +
+		"       it has one core too few\n" +
+		"b      " + strings.Repeat("x", 60) + "\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
 }

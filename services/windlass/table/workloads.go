@@ -10,6 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
@@ -105,6 +106,17 @@ func deploymentCell(d *schedulingv1.Deployment, c *metav1.Column, now time.Time)
 	return generic(d, c, now)
 }
 
+func statefulSetCell(s *schedulingv1.StatefulSet, c *metav1.Column, now time.Time) string {
+	if c.GetName() != "READY" {
+		return generic(s, c, now)
+	}
+	want := int32(1)
+	if sp := s.GetSpec(); sp != nil && sp.Replicas != nil {
+		want = sp.GetReplicas()
+	}
+	return fmt.Sprintf("%d/%d", s.GetStatus().GetReadyReplicas(), want)
+}
+
 func daemonSetCell(d *schedulingv1.DaemonSet, c *metav1.Column, now time.Time) string {
 	if c.GetName() == "NODE SELECTOR" {
 		return Labels(d.GetSpec().GetTemplate().GetSpec().GetNodeSelector())
@@ -116,9 +128,9 @@ func jobCell(j *schedulingv1.Job, c *metav1.Column, now time.Time) string {
 	st := j.GetStatus()
 	switch c.GetName() {
 	case "STATUS":
-		for _, cond := range st.GetConditions() {
-			if cond.GetStatus() == "True" {
-				return cond.GetType()
+		for _, typ := range []string{"Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet"} {
+			if object.IsTrue(st.GetConditions(), typ) {
+				return typ
 			}
 		}
 		return "Running"
@@ -138,6 +150,31 @@ func jobCell(j *schedulingv1.Job, c *metav1.Column, now time.Time) string {
 		return since(st.GetStartTime().AsTime(), now)
 	}
 	return generic(j, c, now)
+}
+
+func cronJobCell(j *schedulingv1.CronJob, c *metav1.Column, now time.Time) string {
+	switch c.GetName() {
+	case "TIMEZONE":
+		return OrNone(generic(j, c, now))
+	case "SUSPEND":
+		return titled(j.GetSpec().GetSuspend())
+	case "ACTIVE":
+		return strconv.Itoa(len(j.GetStatus().GetActive()))
+	case "LAST SCHEDULE":
+		if j.GetStatus().GetLastScheduleTime() == nil {
+			return None
+		}
+		return since(j.GetStatus().GetLastScheduleTime().AsTime(), now)
+	}
+	return generic(j, c, now)
+}
+
+// titled returns a truth as kubectl shows it in tables.
+func titled(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
 }
 
 func serviceCell(s *schedulingv1.Service, c *metav1.Column, now time.Time) string {

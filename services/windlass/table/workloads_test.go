@@ -75,6 +75,10 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 			"NAME,READY,UP-TO-DATE,AVAILABLE,AGE|x,0/1,0,0,90m",
 		},
 		{
+			"a stateful set", false, &schedulingv1.StatefulSet{},
+			`"spec":{"replicas":3},"status":{"replicas":3,"readyReplicas":2}`, "NAME,READY,AGE|x,2/3,90m",
+		},
+		{
 			"a daemon set", false, &schedulingv1.DaemonSet{},
 			`"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}},"status":{"desiredNumberScheduled":3,"currentNumberScheduled":3,"numberReady":2,"updatedNumberScheduled":1,"numberAvailable":2}`,
 			"NAME,DESIRED,CURRENT,READY,UP-TO-DATE,AVAILABLE,NODE SELECTOR,AGE|x,3,3,2,1,2,disk=ssd,90m",
@@ -92,8 +96,28 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Complete,1/1,60s,90m",
 		},
 		{
+			"a job whose failure is decided", false, &schedulingv1.Job{},
+			`"status":{"conditions":[{"type":"FailureTarget","status":"True"}]}`,
+			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,FailureTarget,0/1,,90m",
+		},
+		{
+			"a job that failed", false, &schedulingv1.Job{},
+			`"status":{"conditions":[{"type":"FailureTarget","status":"True"},{"type":"Failed","status":"True"}]}`,
+			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Failed,0/1,,90m",
+		},
+		{
 			"a job that has not begun", false, &schedulingv1.Job{}, `"spec":{}`,
 			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Running,0/1,,90m",
+		},
+		{
+			"a cron job that had no job", false, &schedulingv1.CronJob{}, `"spec":{"schedule":"@daily"}`,
+			"NAME,SCHEDULE,TIMEZONE,SUSPEND,ACTIVE,LAST SCHEDULE,AGE|x,@daily,<none>,False,0,<none>,90m",
+		},
+		{
+			"a cron job that is suspended while a job runs", false, &schedulingv1.CronJob{},
+			`"spec":{"schedule":"0 3 * * *","timeZone":"Europe/Berlin","suspend":true},"status":{"active":[{"name":"x-1"}],` +
+				`"lastScheduleTime":` + ago(80*time.Second) + `}`,
+			"NAME,SCHEDULE,TIMEZONE,SUSPEND,ACTIVE,LAST SCHEDULE,AGE|x,0 3 * * *,Europe/Berlin,True,1,80s,90m",
 		},
 		{
 			"a service", true, &schedulingv1.Service{},

@@ -146,6 +146,10 @@ schedulable again.`,
 		ValidArgsFunction: target.CompleteNames(e, "node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if f.grace == 0 && !f.force {
+				return errors.New("--grace-period=0 removes the objects of pods while their processes may still be running: " +
+					"add --force, or use --grace-period=1")
+			}
 			if f.timeout > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, f.timeout)
@@ -161,10 +165,12 @@ schedulable again.`,
 	fs := cmd.Flags()
 	fs.StringVarP(&f.labels, "selector", "l", "", "label selector for nodes")
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means no limit")
-	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that pods have to terminate; a negative value uses each pod's own")
+	fs.Int32Var(&f.grace, "grace-period", -1,
+		"seconds that pods have to terminate; a negative value uses each pod's own, 0 requires --force")
 	fs.BoolVar(&f.ignoreDaemonSets, "ignore-daemonsets", false, "ignore pods managed by daemon sets")
 	fs.BoolVar(&f.emptyDirs, "delete-emptydir-data", false, "also evict pods that lose data in emptyDir volumes")
-	fs.BoolVar(&f.force, "force", false, "also evict pods that have no controller")
+	fs.BoolVar(&f.force, "force", false,
+		"also evict pods that have no controller; with --grace-period=0, remove objects although processes may still run")
 	return cmd
 }
 

@@ -7,14 +7,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/change"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
@@ -22,6 +27,9 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
 )
+
+// machineAnnotation of a node names its machine as NAMESPACE/NAME.
+const machineAnnotation = "machine.openshift.io/machine"
 
 type taintFlags struct {
 	target.Selection
@@ -89,11 +97,11 @@ func taint(ctx context.Context, e *session.Env, args []string, f taintFlags) err
 		list, err := target.Find(ctx, e, c, nodeArgs(nodes), f.Selection)
 		var failed failure.List
 		failed.Add(err)
-		if err := checkTaints(list, changes, f.overwrite); err != nil {
+		if err := checkTaints(list, changes, &f); err != nil {
 			return err // before any node is changed
 		}
 		for _, t := range list {
-			failed.Add(taintOne(ctx, e, c, t, changes, &f))
+			failed.Add(taintUntilStored(ctx, e, c, t, changes, &f))
 		}
 		return failed.Err()
 	})
@@ -166,22 +174,81 @@ func (c taintChange) matches(t *nodev1.Taint) bool {
 		c.taint.GetEffect() == "")
 }
 
-// checkTaints returns why a change cannot be made on one of the nodes.
-func checkTaints(list []target.Item, changes []taintChange, overwrite bool) error {
+// checkTaints returns why a change cannot be made on one of the nodes. Of nodes that are not named, those that lack a
+// taint to remove are passed over, unless all of them do.
+func checkTaints(list []target.Item, changes []taintChange, f *taintFlags) error {
+	found := make([]bool, len(changes))
 	for _, t := range list {
 		have := t.Object.(*nodev1.Node).GetSpec().GetTaints()
-		for _, c := range changes {
+		for i, c := range changes {
 			there := slices.ContainsFunc(have, c.matches)
+			found[i] = found[i] || there
 			switch {
-			case c.remove && !there:
+			case c.remove && !there && !f.Selects():
 				return fmt.Errorf("node %s: taint %q not found", t.Name(), c.String())
-			case !c.remove && there && !overwrite:
+			case !c.remove && there && !f.overwrite:
 				return fmt.Errorf("node %s already has %s taint(s) with same effect(s) and --overwrite is false", t.Name(),
 					c.taint.GetKey())
 			}
 		}
 	}
+	for i, c := range changes {
+		if c.remove && !found[i] && len(list) > 0 {
+			return fmt.Errorf("taint %q not found on any of the selected nodes: %d", c.String(), len(list))
+		}
+	}
 	return nil
+}
+
+// mostTries is how often the change of a node is tried that others write to at the same time.
+const mostTries = 10
+
+// taintUntilStored changes the taints of one node. If the node has changed since it was read, it is read and checked
+// again.
+func taintUntilStored(ctx context.Context, e *session.Env, c *client.Client, t target.Item, changes []taintChange,
+	f *taintFlags,
+) error {
+	pause := backoff.Spread(20*time.Millisecond, time.Second)
+	for try := 1; ; try++ {
+		err := taintOne(ctx, e, c, t, changes, f)
+		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_CONFLICT || try == mostTries || !pause.Wait(ctx) {
+			return err
+		}
+		if t.Object, err = c.Get(ctx, t.Kind, "", t.Name()); err != nil {
+			return err
+		}
+		if err := checkTaints([]target.Item{t}, changes, f); err != nil {
+			return err
+		}
+	}
+}
+
+// warnOfMachine warns of taints that are removed from a node and that its machine puts there again.
+func warnOfMachine(ctx context.Context, e *session.Env, c *client.Client, t target.Item, changes []taintChange) {
+	namespace, name, ok := strings.Cut(t.Object.GetMetadata().GetAnnotations()[machineAnnotation], "/")
+	if !ok || !slices.ContainsFunc(changes, func(c taintChange) bool { return c.remove }) {
+		return
+	}
+	kind, err := client.FindKind("machines")
+	if err != nil {
+		return
+	}
+	found, err := c.Get(ctx, kind, namespace, name)
+	if err != nil {
+		return // the node is changed, whether the machine can be read or not
+	}
+	machine, ok := found.(*machinev1.Machine)
+	if !ok {
+		return
+	}
+	for _, taint := range machine.GetSpec().GetTaints() {
+		for _, c := range changes {
+			if c.remove && c.matches(taint) {
+				fmt.Fprintf(e.Err, "Warning: node %s: the taint %s:%s is in spec.taints of machine %s/%s, which sets it again\n",
+					t.Name(), taint.GetKey(), taint.GetEffect(), namespace, name)
+			}
+		}
+	}
 }
 
 // taintOne changes the taints of one node; it fails if the node has changed since it was read.
@@ -192,9 +259,10 @@ func taintOne(ctx context.Context, e *session.Env, c *client.Client, t target.It
 	next := slices.Clone(have)
 	set, removed := false, false
 	for _, change := range changes {
+		before := len(next)
 		next = slices.DeleteFunc(next, change.matches)
 		if change.remove {
-			removed = true
+			removed = removed || len(next) < before
 			continue
 		}
 		set = true
@@ -203,6 +271,9 @@ func taintOne(ctx context.Context, e *session.Env, c *client.Client, t target.It
 	done := map[bool]string{true: "tainted", false: "untainted"}[set]
 	if set && (removed || f.overwrite) {
 		done = "modified"
+	}
+	if !set && !removed {
+		return f.Print(e.Out, t.Kind, t.Object, "unchanged")
 	}
 	taints := make([]any, len(next))
 	for i, taint := range next {
@@ -228,5 +299,6 @@ func taintOne(ctx context.Context, e *session.Env, c *client.Client, t target.It
 	if err != nil {
 		return err
 	}
+	warnOfMachine(ctx, e, c, t, changes)
 	return f.Print(e.Out, t.Kind, after, done)
 }

@@ -324,12 +324,40 @@ func (d *describer) node() {
 	d.optional("Machine", n.GetMetadata().GetAnnotations()["machine.openshift.io/machine"])
 	d.optional("Provider ID", n.GetSpec().GetProviderId())
 	d.nodeConditions(n.GetStatus().GetConditions())
+	d.evictions(n.GetStatus().GetEvictions())
 	d.line("Addresses", addressLines(n.GetStatus().GetAddresses()))
 	d.line("Capacity", quantityLines(n.GetStatus().GetCapacity()))
 	d.line("Allocatable", quantityLines(n.GetStatus().GetAllocatable()))
 	d.yaml("System Info", n.GetStatus().GetNodeInfo())
 	d.podsOnNode()
 	d.drains()
+}
+
+// evictions prints when pods have to leave a node because of its taints.
+func (d *describer) evictions(e *nodev1.NodeEvictions) {
+	var lines []string
+	if e.GetZoneState() != "" {
+		lines = append(lines, fmt.Sprintf("zone %s is in state %s: %g nodes per second get a NoExecute taint",
+			table.OrNone(e.GetZone()), e.GetZoneState(), e.GetNodesPerSecond()))
+	}
+	if p := e.GetQueuePosition(); p > 0 {
+		lines = append(lines, fmt.Sprintf("place %d of the nodes that wait for the taint, which is set at %s", p,
+			moment(e.GetTurnTime())))
+	}
+	if t := e.GetNextDeadline(); t != nil {
+		lines = append(lines, "the next pod is evicted at "+moment(t))
+	}
+	if len(lines) > 0 {
+		d.line("Evictions", strings.Join(lines, "\n"))
+	}
+}
+
+// moment returns a time that is to come.
+func moment(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "an unknown time"
+	}
+	return t.AsTime().Format(time.RFC3339)
 }
 
 // drains prints the drains of a node.

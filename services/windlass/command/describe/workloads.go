@@ -1,12 +1,15 @@
 package describe
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/table"
@@ -43,9 +46,58 @@ func (d *describer) pod() {
 		})
 	}
 	d.rows("Conditions", rows)
+	if sp.GetNodeName() == "" && !placement.Terminated(p) {
+		d.unplaced()
+	}
 	d.line("QoS Class", table.OrNone(st.GetQosClass()))
 	d.line("Node-Selectors", mapLines(sp.GetNodeSelector()))
 	d.line("Tolerations", tolerationLines(sp.GetTolerations()))
+}
+
+// unplaced prints why a pod has no node: as of its last try if that is known, or else as of now.
+func (d *describer) unplaced() {
+	r, err := schedulingv1.NewPodServiceClient(d.client.Conn()).ExplainPod(d.ctx, &schedulingv1.ExplainPodRequest{
+		Namespace: d.Namespace(), Name: d.Name(), SummaryOnly: true,
+	})
+	if err != nil {
+		d.line("Placement", "<"+shortError(err)+">")
+		return
+	}
+	obstacles, changes, as := r.GetObstacles(), r.GetChanges(), "as of now"
+	if p := r.GetPending(); p != nil {
+		d.linef("Placement", "tried for %s, %d times in a row, last %s ago; tried again after one of these: %s",
+			table.Age(p.GetSinceTime(), time.Now()), p.GetTries(), table.Age(p.GetLastTryTime(), time.Now()), p.GetWaitsFor())
+		obstacles, changes, as = p.GetObstacles(), p.GetChanges(), "in the last try"
+	}
+	d.optional("Not Placed", r.GetRefused())
+	switch {
+	case r.GetBest() != "" && len(r.GetExtenders()) > 0: // which a summary does not ask
+		d.linef("Fits Now", "on %s, unless an extender of the policy rejects it", r.GetBest())
+	case r.GetBest() != "":
+		d.linef("Fits Now", "on %s", r.GetBest())
+	}
+	rows := [][]string{{"REASON", "NODES", "SUCH AS"}}
+	for _, o := range obstacles {
+		rows = append(rows, []string{
+			cmp.Or(o.GetReason(), "further reasons"), strconv.Itoa(int(o.GetNodeCount())),
+			strings.Join(o.GetExamples(), ", "),
+		})
+	}
+	d.some("Nodes That Do Not Fit, "+as, rows)
+	rows = [][]string{{"CHANGE", "NODES", "SUCH AS"}}
+	for _, c := range changes {
+		rows = append(rows, []string{
+			c.GetChange(), strconv.Itoa(int(c.GetNodeCount())), strings.Join(c.GetExamples(), ", "),
+		})
+	}
+	d.some("Changes That Would Help, "+as, rows)
+}
+
+// some prints a table that has rows besides its heading.
+func (d *describer) some(heading string, rows [][]string) {
+	if len(rows) > 1 {
+		d.rows(heading, rows)
+	}
 }
 
 func (d *describer) containers(heading string, list []*schedulingv1.Container, states []*schedulingv1.ContainerStatus) {

@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -23,17 +24,24 @@ import (
 func New(e *session.Env) *cobra.Command {
 	var recursive bool
 	var output string
+	var s suppositions
 	cmd := &cobra.Command{
-		Use:   "explain (TYPE[.FIELD...] | pod NAME)",
+		Use:   "explain (TYPE[.FIELD...] | pod NAME | pod -f FILE)",
 		Short: "Show the fields of a type, or explain the placement of a pod",
 		Example: `  windlass explain machine.spec
   windlass explain machineset.spec.template --recursive
-  windlass explain pod hello-pod`,
+  windlass explain pod hello-pod
+  windlass explain pod -f pod.yaml --without-node=worker-a --with-label=worker-b:zone=east`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := target.PodName(args[0])
+			pods := slices.Contains([]string{"pod", "pods", "po"}, args[0])
 			switch {
-			case len(args) == 2 && slices.Contains([]string{"pod", "pods", "po"}, args[0]):
+			case len(s.files.Names) > 0 && (!pods || len(args) != 1):
+				return errors.New("-f gives the pod to explain: use `windlass explain pod -f FILE`, without a name")
+			case len(s.files.Names) > 0:
+				name = ""
+			case len(args) == 2 && pods:
 				name = args[1]
 			case len(args) == 2:
 				return fmt.Errorf("%s: only pods can be explained by name; use `windlass plan` for other kinds", args[0])
@@ -44,7 +52,7 @@ func New(e *session.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return e.WithClient(func(c *client.Client) error { return explainPod(cmd.Context(), e, c, name, f) })
+			return e.WithClient(func(c *client.Client) error { return explainPod(cmd.Context(), e, c, name, &s, f) })
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var out []string
@@ -55,6 +63,7 @@ func New(e *session.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&recursive, "recursive", false, "also show nested fields")
+	s.addFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "output format of a pod's placement: json or yaml")
 	return cmd
 }

@@ -1,6 +1,8 @@
 package failure
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,6 +51,11 @@ func Silent(err error) bool {
 		return true
 	}
 	return false
+}
+
+// Canceled reports whether an error means that the caller ended the call.
+func Canceled(err error) bool {
+	return errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 }
 
 // headline returns the message of an error without the list of invalid fields.

@@ -30,7 +30,7 @@ func New(e *session.Env) *cobra.Command {
 		Short: "Show the lifecycle hooks of machines, their owners and their state",
 		Long: `Show the lifecycle hooks of machines, their owners and their state. STATE is Idle while the machine
 is not being deleted, and Later until the deletion reaches the hook's point. Then it is the state of
-the hook's task: Pending (not claimed yet), Claimed, Completed or Failed.`,
+the hook's task: Waiting (for other hooks), Pending (not claimed yet), Claimed, Completed or Failed.`,
 		Example: `  windlass hooks
   windlass hooks complete a BackupFileSystem --message "copied to tape"`,
 		ValidArgsFunction: target.CompleteNames(e, "machine"),
@@ -230,11 +230,36 @@ func findTask(ctx context.Context, e *session.Env, c *client.Client, machine, ho
 	case 1:
 		return found[0], nil
 	case 0:
-		return "",
-			fmt.Errorf(
-				"no task of hook %q on machine %q: the task is created when the machine's deletion reaches the hook's point", hook,
-				machine)
+		return "", noTask(ctx, e, c, machine, hook)
 	}
 	return "", fmt.Errorf("hook %q on machine %q has several tasks, specify one: %s", hook, machine,
 		strings.Join(found, ", "))
+}
+
+// noTask returns why a hook has no task.
+func noTask(ctx context.Context, e *session.Env, c *client.Client, machine, hook string) error {
+	k, err := client.FindKind("machine")
+	if err != nil {
+		return err
+	}
+	o, err := c.Get(ctx, k, e.NamespaceOf(k), machine)
+	if err != nil {
+		return err
+	}
+	m := o.(*machinev1.Machine)
+	var others []string
+	for _, p := range hooktask.Points(m.GetSpec().GetLifecycleHooks()) {
+		for _, h := range p.Hooks {
+			switch {
+			case h.GetName() != hook:
+				others = append(others, h.GetName())
+			case m.GetMetadata().GetDeletionTimestamp() == nil:
+				return fmt.Errorf("hook %q has no task: machine %q is not being deleted", hook, machine)
+			default:
+				return fmt.Errorf("hook %q has no task yet: it is created when the deletion of machine %q reaches %s", hook,
+					machine, p.Name)
+			}
+		}
+	}
+	return fmt.Errorf("machine %q has no hook %q; its hooks: %s", machine, hook, table.OrNone(strings.Join(others, ", ")))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/command/probe"
@@ -83,9 +84,19 @@ func quorumStands(ctx context.Context, o *probe.Cluster, s *progress.Steps) (str
 		}
 		what = fmt.Sprintf("%d voters on machines", q.GetVoters())
 		return q.GetBootstrapRetired() && q.GetVoters() >= q.GetDesiredVoters() && q.GetHealthyVoters() == q.GetVoters(),
-			fmt.Sprintf("%d of %d voters; %s", q.GetVoters(), q.GetDesiredVoters(), q.GetWaitsFor()), nil
+			votersText(q), nil
 	})
 	return what, err
+}
+
+// votersText says how far the quorum is, and what it waits for if it waits. There may be one voter more than desired,
+// until the bootstrap member leaves.
+func votersText(q *etcdv1.Quorum) string {
+	text := fmt.Sprintf("%d voters, %d desired", q.GetVoters(), q.GetDesiredVoters())
+	if w := q.GetWaitsFor(); w != "" {
+		text += "; " + w
+	}
+	return text
 }
 
 func nodesReady(ctx context.Context, o *probe.Cluster, s *progress.Steps) (string, error) {

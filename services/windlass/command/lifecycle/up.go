@@ -27,6 +27,7 @@ type upFlags struct {
 	lifetime time.Duration
 	timeout  time.Duration
 	settings []string
+	unset    []string
 }
 
 // NewUp returns the command up.
@@ -41,7 +42,7 @@ control-plane machines and every node is Ready. The cluster keeps running in the
 If the cluster exists but is down, it is restarted with its state. If it is running, its programs
 keep running unchanged.
 
---set on a running cluster restarts only the programs whose flags change. If a restarted program
+--set and --unset on a running cluster restart only the programs whose flags change. If a restarted program
 does not become ready, the new settings are rejected and the previous settings are restored.`,
 		Example: `  windlass up
   windlass up --name lab --from deploy/examples/first-cluster`,
@@ -55,6 +56,8 @@ does not become ready, the new settings are rejected and the previous settings a
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for the cluster to be ready")
 	cmd.Flags().StringArrayVar(&f.settings, "set", nil,
 		"flag of one of the cluster's programs, as program.flag=value; stored with the cluster, replaces an earlier value")
+	cmd.Flags().StringArrayVar(&f.unset, "unset", nil,
+		"flag of one of the cluster's programs, as program.flag; removes what --set stored, so that its default applies")
 	return cmd
 }
 
@@ -87,7 +90,7 @@ func up(ctx context.Context, e *session.Env, f upFlags) error {
 			return err
 		}
 	}
-	if to := mergeSettings(c.ProgramFlags, f.settings); !fresh && alive != 0 && len(f.settings) > 0 {
+	if to := mergeSettings(c.ProgramFlags, f.settings, f.unset); !fresh && alive != 0 && len(f.settings)+len(f.unset) > 0 {
 		if err := changeSettings(ctx, e, c, to, s); err != nil {
 			return err
 		}
@@ -171,6 +174,11 @@ func openOrCreate(e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, er
 			return nil, false, err
 		}
 	}
+	for _, s := range f.unset {
+		if err := cluster.CheckSetting(s + "="); err != nil || strings.Contains(s, "=") {
+			return nil, false, fmt.Errorf("--unset %q: must be program.flag with a known program", s)
+		}
+	}
 	unlock, err := cluster.Lock()
 	if err != nil {
 		return nil, false, err
@@ -220,7 +228,7 @@ func reopen(e *session.Env, c *cluster.Cluster, f upFlags) error {
 	if err != nil || pid != 0 {
 		return err
 	}
-	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings)
+	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings, f.unset)
 	if err := c.EnsurePodUsers(); err != nil {
 		return err
 	}

@@ -206,3 +206,14 @@ func TestStatusIsNotReadyForWhatWasNotSeen(t *testing.T) {
 		}
 	}
 }
+
+func TestTheStepOfTheQuorumEndsWhereNothingIsWaitedFor(t *testing.T) {
+	q := &etcdv1.Quorum{Voters: 4, DesiredVoters: 3}
+	if got := votersText(q); got != "4 voters, 3 desired" {
+		t.Errorf("the step says %q", got)
+	}
+	q.WaitsFor = "member a"
+	if got := votersText(q); got != "4 voters, 3 desired; member a" {
+		t.Errorf("the step says %q", got)
+	}
+}

@@ -1,12 +1,14 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/change"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
@@ -45,7 +47,9 @@ func apply(ctx context.Context, e *session.Env, c *client.Client, d input.Docume
 		return d.Object, "applied", nil
 	}
 	m := d.Object.GetMetadata()
-	if m.GetName() == "" { // created with generateName, or rejected by the server
+	name := cmp.Or(m.GetName(), object.DefaultName(d.Kind.ResourceType))
+	_, stored := d.Kind.Methods[resource.Apply]
+	if name == "" || !stored { // created with generateName, or rejected by the server; or a Binding
 		o, err := c.Create(ctx, d.Kind, d.Object, dry.Server())
 		return o, "created", err
 	}
@@ -53,7 +57,7 @@ func apply(ctx context.Context, e *session.Env, c *client.Client, d input.Docume
 	if ns == "" {
 		ns = e.NamespaceOf(d.Kind)
 	}
-	before, err := c.Get(ctx, d.Kind, ns, m.GetName())
+	before, err := c.Get(ctx, d.Kind, ns, name)
 	if err != nil && !failure.IsNotFound(err) {
 		return nil, "", err
 	}

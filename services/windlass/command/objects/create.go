@@ -22,7 +22,8 @@ func NewCreate(e *session.Env) *cobra.Command {
 		Short: "Create objects from files",
 		Example: `  windlass create -f machineset.yaml
   windlass create -f documents/ --dry-run=server
-  cat machineset.yaml | windlass create -f - -o yaml`,
+  cat machineset.yaml | windlass create -f - -o yaml
+  windlass create job backup-now --from=cronjob/backup`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return eachDocument(cmd.Context(), e, f, &w, func(ctx context.Context, c *client.Client,
@@ -39,6 +40,7 @@ func NewCreate(e *session.Env) *cobra.Command {
 	}
 	f.AddFlags(cmd.Flags(), "the objects to create")
 	w.AddFlags(cmd.Flags())
+	cmd.AddCommand(newCreateJob(e))
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,11 +43,14 @@ a file, which do not have to exist.`,
   windlass plan quorum
   windlass plan maintenance
   windlass plan instances
-  windlass plan autoscaler`,
+  windlass plan autoscaler
+  windlass plan zones
+  windlass plan taints worker-a
+  windlass plan evictions -f cluster.yaml --events events.yaml --span 10m`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
 		newQuorum(e), newMaintenance(e), newInstances(e), newAutoscaler(e), newDrain(e), newNode(e),
-		newEvictions(e), newPool(e), newClusterVersion(e), newRelease(e))
+		newEvictions(e), newZones(e), newTaints(e), newPool(e), newClusterVersion(e), newRelease(e))
 	cmd.AddCommand(newWorkloads(e)...)
 	return cmd
 }
@@ -212,10 +216,22 @@ func newMachineSet(e *session.Env) *cobra.Command {
 			}
 			return answer(e, f, resp, func(p *planText) { p.machineSet(resp) })
 		})
-	cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of machines to plan for, instead of the set's own")
+	replicasFlag(cmd, &replicas, "machines to plan for, instead of the set's own")
 	cmd.ValidArgsFunction = target.CompleteNames(e, "machineset")
 	cmd.Aliases = []string{"machinesets"}
 	return cmd
+}
+
+// replicasFlag adds the flag --replicas, which refuses a negative number as scale does.
+func replicasFlag(cmd *cobra.Command, replicas *int32, usage string) {
+	cmd.Flags().Func("replicas", "`number` of "+usage, func(text string) error {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 0 {
+			return errors.New("must be a number, 0 or more")
+		}
+		*replicas = int32(n)
+		return nil
+	})
 }
 
 func newControlPlane(e *session.Env) *cobra.Command {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
-	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
@@ -170,36 +170,10 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	p.end(r.GetHeldBack(), "", nil)
 }
 
-func newEvictions(e *session.Env) *cobra.Command {
-	f := &flags{}
-	cmd := command(e, "evictions [NODE]", "Show which pods are evicted because of taints, and when", f, 1,
-		func(ctx context.Context, c *client.Client, args []string) error {
-			if len(f.Names) > 0 {
-				return errors.New("specify a node; -f is not supported")
-			}
-			resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanEvictions(ctx, &schedulingv1.PlanEvictionsRequest{
-				NodeName: strings.Join(args, ""),
-			})
-			if err != nil {
-				return err
-			}
-			return answer(e, f, resp, func(p *planText) { p.evictions(resp) })
-		})
-	cmd.ValidArgsFunction = target.CompleteNames(e, "node")
-	cmd.Aliases = []string{"eviction"}
-	return cmd
-}
-
-func (p *planText) evictions(r *schedulingv1.PlanEvictionsResponse) {
-	rows := [][]string{{"NAMESPACE", "POD", "NODE", "VERDICT", "TIME", "REASON"}}
-	for _, v := range r.GetEvictions() {
-		at := ""
-		if v.GetTime() != nil {
-			at = v.GetTime().AsTime().Local().Format("15:04:05")
-		}
-		rows = append(rows, []string{v.GetNamespace(), v.GetName(), v.GetNode(), v.GetVerdict(), at, v.GetReason()})
+// clock returns a time of day; empty if there is none.
+func clock(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
 	}
-	if p.err == nil {
-		p.err = table.New(p.out).Print(rows...)
-	}
+	return t.AsTime().Local().Format("15:04:05")
 }

@@ -47,6 +47,33 @@ func (q workloadQuestion) sets() *schedulingv1.ReplicaSetList {
 	return nil
 }
 
+func (q workloadQuestion) revisions() *schedulingv1.ControllerRevisionList {
+	if revisions := all[*schedulingv1.ControllerRevision](q.given); len(revisions) > 0 {
+		return &schedulingv1.ControllerRevisionList{Items: revisions}
+	}
+	return nil
+}
+
+func (q workloadQuestion) claims() []*schedulingv1.PersistentVolumeClaim {
+	return all[*schedulingv1.PersistentVolumeClaim](q.given)
+}
+
+// storage returns the volumes and classes of the file; nil if there are none, so that those in the cluster are used.
+func (q workloadQuestion) storage() *schedulingv1.PlanPersistentVolumeClaimRequest_Storage {
+	volumes, classes := all[*schedulingv1.PersistentVolume](q.given), all[*schedulingv1.StorageClass](q.given)
+	if len(volumes)+len(classes) == 0 {
+		return nil
+	}
+	return &schedulingv1.PlanPersistentVolumeClaimRequest_Storage{Volumes: volumes, Classes: classes}
+}
+
+func (q workloadQuestion) jobs() *schedulingv1.JobList {
+	if jobs := all[*schedulingv1.Job](q.given); len(jobs) > 0 {
+		return &schedulingv1.JobList{Items: jobs}
+	}
+	return nil
+}
+
 func (q workloadQuestion) nodes() *nodev1.NodeList {
 	if nodes := all[*nodev1.Node](q.given); len(nodes) > 0 {
 		return &nodev1.NodeList{Items: nodes}
@@ -81,12 +108,22 @@ func newWorkloads(e *session.Env) []*cobra.Command {
 						Namespace: q.namespace, Name: q.name, ReplicationController: rc, Replicas: q.replicas, Pods: q.pods(),
 					})
 			}),
-		newWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node"},
+		newWorkload[*schedulingv1.StatefulSet](e, true, []string{"Pod", "ControllerRevision", "PersistentVolumeClaim"},
+			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.StatefulSet, q workloadQuestion) (workloadPlan,
+				error,
+			) {
+				return schedulingv1.NewStatefulSetServiceClient(c).PlanStatefulSet(ctx, &schedulingv1.PlanStatefulSetRequest{
+					Namespace: q.namespace, Name: q.name, StatefulSet: s, Replicas: q.replicas, Pods: q.pods(),
+					Revisions: q.revisions(), Claims: q.claims(),
+				})
+			}),
+		newWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node", "ControllerRevision"},
 			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.DaemonSet, q workloadQuestion) (workloadPlan,
 				error,
 			) {
 				return schedulingv1.NewDaemonSetServiceClient(c).PlanDaemonSet(ctx, &schedulingv1.PlanDaemonSetRequest{
 					Namespace: q.namespace, Name: q.name, DaemonSet: s, Pods: q.pods(), Nodes: q.nodes(),
+					Revisions: q.revisions(),
 				})
 			}),
 		newWorkload[*schedulingv1.Job](e, false, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface,
@@ -97,6 +134,22 @@ func newWorkloads(e *session.Env) []*cobra.Command {
 				Name:      q.name, Job: j, Pods: q.pods(),
 			})
 		}),
+		newWorkload[*schedulingv1.CronJob](e, false, []string{"Job"}, func(ctx context.Context, c grpc.ClientConnInterface,
+			j *schedulingv1.CronJob, q workloadQuestion,
+		) (workloadPlan, error) {
+			return schedulingv1.NewCronJobServiceClient(c).PlanCronJob(ctx, &schedulingv1.PlanCronJobRequest{
+				Namespace: q.namespace, Name: q.name, CronJob: j, Jobs: q.jobs(),
+			})
+		}),
+		newWorkload[*schedulingv1.PersistentVolumeClaim](e, false, []string{"Pod", "PersistentVolume", "StorageClass"},
+			func(ctx context.Context, c grpc.ClientConnInterface, claim *schedulingv1.PersistentVolumeClaim,
+				q workloadQuestion,
+			) (workloadPlan, error) {
+				return schedulingv1.NewPersistentVolumeClaimServiceClient(c).PlanPersistentVolumeClaim(ctx,
+					&schedulingv1.PlanPersistentVolumeClaimRequest{
+						Namespace: q.namespace, Name: q.name, PersistentVolumeClaim: claim, Storage: q.storage(), Pods: q.pods(),
+					})
+			}),
 		newBudget(e),
 	}
 }
@@ -139,7 +192,7 @@ func newWorkload[T object.Object](
 		})
 	})
 	if sized {
-		cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of pods to plan for, instead of its own")
+		replicasFlag(cmd, &replicas, "pods to plan for, instead of its own")
 	}
 	cmd.ValidArgsFunction = target.CompleteNames(e, t.GetSingular())
 	cmd.Aliases = append([]string{t.GetPlural()}, t.GetShortNames()...)

@@ -2,6 +2,7 @@
 package provider
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -9,11 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
@@ -40,7 +44,8 @@ func newVerify(e *session.Env) *cobra.Command {
 		Long: `Check that the provider at ADDRESS (host:port) keeps the rules of windlass.provider.v1.
 
 The check makes three instances from the provider spec in FILE, deletes them again, and reports each rule.
-The names of their machines begin with "verify-". It exits with 1 if a rule was broken.`,
+The names of their machines begin with "verify-". It exits with 1 if a rule was broken or could not be checked.
+An interrupted check deletes what it has made.`,
 		Example: `  windlass provider verify 192.0.2.10:7110 --service provider-example --spec small.yaml
   windlass provider verify 127.0.0.1:7110 --plaintext --spec small.yaml`,
 		Args: cobra.ExactArgs(1),
@@ -118,8 +123,16 @@ func credentialsOf(e *session.Env, service string) (credentials.TransportCredent
 
 // verify checks a provider and prints each result as it comes.
 func verify(cmd *cobra.Command, out io.Writer, conn grpc.ClientConnInterface, o conformance.Options) error {
+	if err := answers(cmd.Context(), conn); err != nil {
+		return err
+	}
 	w := table.New(out)
-	if err := w.Print([]string{"CHECK", "RESULT", "TIME", "DETAIL"}); err != nil {
+	// Each result is printed at once, so the columns have their widths from the beginning.
+	longest := 0
+	for _, name := range conformance.Names() {
+		longest = max(longest, len(name))
+	}
+	if err := w.Print([]string{fmt.Sprintf("%-*s", longest, "CHECK"), "RESULT ", "TIME   ", "DETAIL"}); err != nil {
 		return err
 	}
 	broken, skipped := 0, 0
@@ -143,8 +156,26 @@ func verify(cmd *cobra.Command, out io.Writer, conn grpc.ClientConnInterface, o 
 		return printing
 	}
 	fmt.Fprintf(out, "\n%d rules: %d kept, %d broken, %d not checked\n", n, n-broken-skipped, broken, skipped)
+	if cmd.Context().Err() != nil {
+		return cmd.Context().Err()
+	}
 	if broken > 0 || skipped > 0 {
 		return failure.Exit{Code: 1}
+	}
+	return nil
+}
+
+// answerLimit is how long a provider may take to answer at all, as machine-api has it for one call.
+const answerLimit = 30 * time.Second
+
+// answers returns an error if no provider answers: then no rule is broken, and none can be checked.
+func answers(ctx context.Context, conn grpc.ClientConnInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_, err := providerv1.NewProviderServiceClient(conn).GetProviderInfo(ctx, &providerv1.GetProviderInfoRequest{})
+	switch s := status.Convert(err); s.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return fmt.Errorf("the provider does not answer: %s", s.Message())
 	}
 	return nil
 }

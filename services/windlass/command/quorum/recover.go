@@ -53,7 +53,7 @@ again. It needs neither etcd nor any service, and works for a cluster on this ma
 			return recoverQuorum(ctx, e, *f)
 		},
 	}
-	f.add(cmd, "also if this machine has the data of a majority")
+	f.add(cmd, "also if this machine has, or may have, the data of a majority")
 	return cmd
 }
 
@@ -85,6 +85,11 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 		return fmt.Errorf(
 			"the data of %d of %d voters is on this machine: `windlass up%s` starts them, and nothing is lost; "+
 				"add --force if they cannot be started", here, all, session.NameFlag(c))
+	}
+	if !s.Listed && !f.force {
+		return fmt.Errorf(
+			"the guardian's list of members is missing, so that it is not known whether the data of a majority "+
+				"is on this machine: try `windlass up%s` first, and add --force if that does not help", session.NameFlag(c))
 	}
 	if !f.yes {
 		return fmt.Errorf("nothing was changed: add --yes to recover from member %s", survivor.Name)
@@ -143,7 +148,7 @@ func showSurvey(w io.Writer, s recovery.Survey, survivor recovery.Member, q *etc
 			row[1] = "learner"
 		}
 		if d := m.Copy; d != nil {
-			row[2], row[3], row[4] = fmt.Sprint(d.Term), fmt.Sprint(d.LastIndex), fmt.Sprint(d.Commit)
+			row[2], row[3], row[4] = fmt.Sprint(d.LastTerm), fmt.Sprint(d.LastIndex), fmt.Sprint(d.Commit)
 			row[6] = d.Written.UTC().Format(time.RFC3339)
 			if revision := max(d.Revision, member(q, m.ID).GetRevision()); revision > 0 {
 				row[5] = fmt.Sprint(revision)
@@ -157,16 +162,19 @@ func showSurvey(w io.Writer, s recovery.Survey, survivor recovery.Member, q *etc
 		return err
 	}
 	d := survivor.Copy
-	fmt.Fprintf(w, "\nSurvivor:  %s has the log up to entry %d of term %d.\n", survivor.Name, d.LastIndex, d.Term)
+	fmt.Fprintf(w, "\nSurvivor:  %s has the log up to entry %d of term %d.\n", survivor.Name, d.LastIndex, d.LastTerm)
 	fmt.Fprintln(w, "Could be lost:")
-	if open := d.LastIndex - min(d.Commit, d.LastIndex); open > 0 {
-		fmt.Fprintf(w, "  - %d entries of its log after %d, which it does not know a majority to have\n", open, d.Commit)
-	}
-	if len(missing) > 0 {
+	switch {
+	case !s.Listed:
+		fmt.Fprintf(w, "  - what other members acknowledged without %s: the guardian's list of members is missing\n",
+			survivor.Name)
+	case len(missing) == 0:
+		fmt.Fprintln(w, "  - nothing that was acknowledged: no voter's data is missing")
+	default:
 		fmt.Fprintf(w, "  - what was acknowledged by %s and did not reach %s, after about %s\n", strings.Join(missing, ", "),
 			survivor.Name, d.Written.UTC().Format(time.RFC3339))
 	}
-	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", min(d.Commit, d.LastIndex))
+	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", d.LastIndex)
 	return nil
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,10 +28,10 @@ It reads the files, and needs neither etcd nor any service.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, err := snapshotsIn(e, args)
-			if err != nil {
+			if err != nil && len(list) == 0 {
 				return err
 			}
-			return printSnapshots(e.Out, list)
+			return errors.Join(printSnapshots(e.Out, e.Err, list), err)
 		},
 	}
 }
@@ -53,7 +55,11 @@ func snapshotDir(e *session.Env, args []string) (string, error) {
 	return recovery.Snapshots(c), nil
 }
 
-func printSnapshots(w io.Writer, list []snapshot.Info) error {
+func printSnapshots(w, errw io.Writer, list []snapshot.Info) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(errw, "No complete snapshots found")
+		return err
+	}
 	rows := [][]string{{"NAME", "TAKEN", "SIZE", "REVISION", "KEYS", "HASH", "MEMBER"}}
 	for _, s := range list {
 		rows = append(rows, []string{
@@ -67,11 +73,11 @@ func printSnapshots(w io.Writer, list []snapshot.Info) error {
 func newDrill(e *session.Env) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use:   "drill [FILE]",
+		Use:   "drill [FILE | NAME]",
 		Short: "Rehearse a restore: start a member on a restored copy and count its keys",
 		Long: `Rehearse a restore: check a snapshot, restore it into a temporary directory, start a member on it, and count the keys
-that the member serves. The default is the newest complete snapshot of the cluster on this machine. The cluster is not
-touched. The exit code is 0 if the snapshot can be restored.`,
+that the member serves. NAME is a snapshot of "windlass quorum snapshots"; the default is the newest one. The cluster is
+not touched. The exit code is 0 if the snapshot can be restored.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -103,10 +109,13 @@ func drill(ctx context.Context, e *session.Env, args []string) error {
 	return err
 }
 
-// snapshotFile returns the file in the arguments, or that of the newest complete snapshot.
+// snapshotFile returns the file in the arguments, or that of the complete snapshot with the name in the arguments, or
+// that of the newest one.
 func snapshotFile(e *session.Env, args []string) (string, error) {
 	if len(args) > 0 {
-		return args[0], nil
+		if _, err := os.Stat(args[0]); !errors.Is(err, fs.ErrNotExist) {
+			return args[0], nil
+		}
 	}
 	dir, err := snapshotDir(e, nil)
 	if err != nil {
@@ -114,11 +123,18 @@ func snapshotFile(e *session.Env, args []string) (string, error) {
 	}
 	d := snapshot.NewDirectory(dir)
 	list, err := d.List()
-	if err != nil {
-		return "", err
+	if len(args) > 0 {
+		if slices.ContainsFunc(list, func(s snapshot.Info) bool { return s.Name == args[0] }) {
+			return d.File(args[0]), nil
+		}
+		return "", errors.Join(fmt.Errorf("%q is neither a file nor a snapshot in %s; `windlass quorum snapshots` lists them",
+			args[0], dir), err)
 	}
 	if len(list) == 0 {
-		return "", fmt.Errorf("%s has no complete snapshot", dir)
+		return "", errors.Join(fmt.Errorf("%s has no complete snapshot", dir), err)
+	}
+	if err != nil { // the others can be restored all the same
+		fmt.Fprintln(e.Err, err)
 	}
 	return d.File(list[len(list)-1].Name), nil
 }
@@ -126,10 +142,11 @@ func snapshotFile(e *session.Env, args []string) (string, error) {
 func newRestore(e *session.Env) *cobra.Command {
 	f := &recoverFlags{}
 	cmd := &cobra.Command{
-		Use:   "restore FILE",
+		Use:   "restore (FILE | NAME)",
 		Short: "Replace the etcd of a cluster on this machine with a snapshot",
 		Long: `Replace the etcd of a cluster on this machine with a snapshot, such as services/etcd-guardian/snapshots/NAME.db in
-the cluster's directory, or an object that was downloaded from a bucket.
+the cluster's directory, or an object that was downloaded from a bucket. NAME is a snapshot of "windlass quorum
+snapshots".
 
 Without --yes the command only checks the snapshot and shows what would be lost. With --yes it stops the cluster, makes a
 cluster of one member from the snapshot with a later revision, and moves the old data aside. "windlass up" then starts
@@ -138,20 +155,24 @@ the cluster, and its control-plane machines join again.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
-			return restore(ctx, e, *f, args[0])
+			return restore(ctx, e, *f, args)
 		},
 	}
 	f.add(cmd, "also if a majority of the present members answers")
 	return cmd
 }
 
-func restore(ctx context.Context, e *session.Env, f recoverFlags, file string) error {
+func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string) error {
 	c, err := localCluster(e)
 	if err != nil {
 		return err
 	}
 	if recovery.Unfinished(c) {
 		return finish(ctx, e, c, f)
+	}
+	file, err := snapshotFile(e, args)
+	if err != nil {
+		return err
 	}
 	info, err := snapshot.Verify(file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package rollout makes the command rollout: the state and the history of deployments and daemon sets, and their
-// return to an earlier revision.
+// Package rollout makes the command rollout: the state and the history of deployments, stateful sets, daemon sets and
+// the control-plane machine set, and the return to an earlier revision.
 package rollout
 
 import (
@@ -7,14 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -32,7 +34,9 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // New returns the command rollout.
 func New(e *session.Env) *cobra.Command {
-	cmd := &cobra.Command{Use: "rollout", Short: "Manage the rollout of deployments and daemon sets"}
+	cmd := &cobra.Command{
+		Use: "rollout", Short: "Manage the rollout of deployments, stateful sets, daemon sets and control-plane machines",
+	}
 	cmd.AddCommand(
 		newStatus(e), newHistory(e), newUndo(e),
 		newSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
@@ -51,7 +55,7 @@ func renewed(ctx context.Context, e *session.Env, c *client.Client, args []strin
 	for _, t := range list {
 		if !slices.Contains(kinds, t.Kind.GetKind()) {
 			return nil, fmt.Errorf("%s: this kind is not supported, only %s", t,
-				strings.ToLower(strings.Join(kinds, " and ")))
+				strings.ToLower(strings.Join(kinds, ", ")))
 		}
 	}
 	return list, err
@@ -66,7 +70,7 @@ func newStatus(e *session.Env) *cobra.Command {
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment", "DaemonSet")
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet, controlPlane)
 				if err != nil {
 					return err
 				}
@@ -140,9 +144,13 @@ func statusText(o object.Object) (text string, done bool, err error) {
 				st.GetAvailableReplicas(), st.GetUpdatedReplicas()), false, nil
 		}
 		return fmt.Sprintf("deployment %q successfully rolled out", name), true, nil
+	case *schedulingv1.StatefulSet:
+		return statefulSetText(o)
 	case *schedulingv1.DaemonSet:
 		st := o.GetStatus()
 		switch {
+		case o.GetSpec().GetUpdateStrategy().GetType() == "OnDelete":
+			return "", false, errors.New("rollout status is only available for RollingUpdate strategy type")
 		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
 			return "Waiting for daemon set spec update to be observed...", false, nil
 		case st.GetUpdatedNumberScheduled() < st.GetDesiredNumberScheduled():
@@ -153,19 +161,71 @@ func statusText(o object.Object) (text string, done bool, err error) {
 				st.GetNumberAvailable(), st.GetDesiredNumberScheduled()), false, nil
 		}
 		return fmt.Sprintf("daemon set %q successfully rolled out", name), true, nil
+	case *machinev1.ControlPlaneMachineSet:
+		return controlPlaneText(o)
 	}
 	return "", false, fmt.Errorf("%s has no rollout", name)
+}
+
+// statefulSetText returns the state of the rollout of a stateful set, and whether it is complete.
+func statefulSetText(s *schedulingv1.StatefulSet) (text string, done bool, err error) {
+	st, want := s.GetStatus(), int32(1)
+	if sp := s.GetSpec(); sp != nil && sp.Replicas != nil {
+		want = sp.GetReplicas()
+	}
+	strategy := s.GetSpec().GetUpdateStrategy().GetFields()
+	partition := int32(strategy["rollingUpdate"].GetStructValue().GetFields()["partition"].GetNumberValue())
+	switch update := max(0, want-partition); {
+	case strategy["type"].GetStringValue() == "OnDelete":
+		return "", false, errors.New("rollout status is only available for RollingUpdate strategy type")
+	case st.GetObservedGeneration() < s.GetMetadata().GetGeneration():
+		return "Waiting for statefulset spec update to be observed...", false, nil
+	case st.GetReadyReplicas() < want:
+		return fmt.Sprintf("Waiting for %d pods to be ready...", want-st.GetReadyReplicas()), false, nil
+	case st.GetUpdatedReplicas() < update && partition > 0:
+		return fmt.Sprintf("Waiting for partitioned roll out to finish: %d out of %d new pods have been updated...",
+			st.GetUpdatedReplicas(), update), false, nil
+	case st.GetUpdatedReplicas() < update, partition == 0 && st.GetUpdateRevision() != st.GetCurrentRevision():
+		return fmt.Sprintf("waiting for statefulset rolling update to complete %d pods at revision %s...",
+			st.GetUpdatedReplicas(), st.GetUpdateRevision()), false, nil
+	case partition > 0:
+		return fmt.Sprintf("partitioned roll out complete: %d new pods have been updated...", st.GetUpdatedReplicas()), true,
+			nil
+	}
+	return fmt.Sprintf("statefulset rolling update complete %d pods at revision %s...", st.GetCurrentReplicas(),
+		st.GetCurrentRevision()), true, nil
+}
+
+// controlPlaneText returns the state of the replacement of control-plane machines, and whether it is complete.
+func controlPlaneText(s *machinev1.ControlPlaneMachineSet) (text string, done bool, err error) {
+	name, st := s.GetMetadata().GetName(), s.GetStatus()
+	degraded, moving := object.FindCondition(st.GetConditions(), "Degraded"), object.FindCondition(st.GetConditions(),
+		"Progressing")
+	switch {
+	case st.GetObservedGeneration() < s.GetMetadata().GetGeneration():
+		return "Waiting for control-plane machine set spec update to be observed...", false, nil
+	case s.GetSpec().GetState() != "Active":
+		return "", false, fmt.Errorf("control-plane machine set %q is not Active: no machine is replaced", name)
+	case degraded.GetStatus() == "True":
+		return "", false, fmt.Errorf("control-plane machine set %q is degraded: %s: %s", name, degraded.GetReason(),
+			degraded.GetMessage())
+	case moving.GetStatus() != "False":
+		return fmt.Sprintf("Waiting for control-plane machine set %q rollout to finish: %s", name, moving.GetMessage()),
+			false,
+			nil
+	}
+	return fmt.Sprintf("control-plane machine set %q successfully rolled out", name), true, nil
 }
 
 func newHistory(e *session.Env) *cobra.Command {
 	var revision int32
 	cmd := &cobra.Command{
 		Use:               "history (TYPE NAME | TYPE/NAME)",
-		Short:             "Show the revisions of a deployment",
+		Short:             "Show the revisions of a deployment, stateful set or daemon set",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment")
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet)
 				if err != nil {
 					return err
 				}
@@ -181,59 +241,93 @@ func newHistory(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func showHistory(ctx context.Context, e *session.Env, c *client.Client, t target.Item, revision int32) error {
-	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx,
-		&schedulingv1.ListReplicaSetsRequest{Namespace: t.Namespace()})
+// revision is a template that an object has or had.
+type revision struct {
+	template proto.Message
+	cause    string // why it was chosen, as a user noted it
+}
+
+func showHistory(ctx context.Context, e *session.Env, c *client.Client, t target.Item, number int32) error {
+	all, err := revisionsOf(ctx, c, t)
 	if err != nil {
 		return err
 	}
-	sets := map[int]*schedulingv1.ReplicaSet{}
-	var revisions []int
-	for _, s := range list.GetItems() {
-		owned := slices.ContainsFunc(s.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
-			return o.GetUid() == t.Object.GetMetadata().GetUid()
-		})
-		n, err := strconv.Atoi(s.GetMetadata().GetAnnotations()[revisionAnnotation])
-		if owned && err == nil {
-			sets[n] = s
-			revisions = append(revisions, n)
-		}
-	}
-	slices.Sort(revisions)
-	if revision > 0 {
-		s, ok := sets[int(revision)]
+	if number > 0 {
+		r, ok := all[int(number)]
 		if !ok {
-			return fmt.Errorf("unable to find the specified revision %d of %s", revision, t)
+			return fmt.Errorf("unable to find the specified revision %d of %s", number, t)
 		}
-		fmt.Fprintf(e.Out, "%s with revision #%d\n", t, revision)
-		return printer.Message(e.Out, printer.Format{Word: printer.YAML}, s.GetSpec().GetTemplate())
+		fmt.Fprintf(e.Out, "%s with revision #%d\n", t, number)
+		return printer.Message(e.Out, printer.Format{Word: printer.YAML}, r.template)
 	}
 	fmt.Fprintln(e.Out, t)
 	rows := [][]string{{"REVISION", "CHANGE-CAUSE"}}
-	for _, n := range revisions {
-		rows = append(rows,
-			[]string{strconv.Itoa(n), table.OrNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
+	for _, n := range slices.Sorted(maps.Keys(all)) {
+		rows = append(rows, []string{strconv.Itoa(n), table.OrNone(all[n].cause)})
 	}
 	return table.New(e.Out).Print(rows...)
+}
+
+// revisionsOf returns the revisions of an object by their numbers. Those of a deployment are its replica sets, those of
+// others are ControllerRevisions.
+func revisionsOf(ctx context.Context, c *client.Client, t target.Item) (map[int]revision, error) {
+	const changeCause = "kubernetes.io/change-cause"
+	uid, out := t.Object.GetMetadata().GetUid(), map[int]revision{}
+	if t.Kind.GetKind() != "Deployment" {
+		list, err := schedulingv1.NewControllerRevisionServiceClient(c.Conn()).ListControllerRevisions(ctx,
+			&schedulingv1.ListControllerRevisionsRequest{Namespace: t.Namespace()})
+		for _, r := range list.GetItems() {
+			if object.ControllerOf(r).GetUid() == uid {
+				template := r.GetData().GetFields()["spec"].GetStructValue().GetFields()["template"].GetStructValue()
+				out[int(r.GetRevision())] = revision{template, r.GetMetadata().GetAnnotations()[changeCause]}
+			}
+		}
+		return out, err
+	}
+	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx,
+		&schedulingv1.ListReplicaSetsRequest{Namespace: t.Namespace()})
+	for _, s := range list.GetItems() {
+		annotations := s.GetMetadata().GetAnnotations()
+		n, err := strconv.Atoi(annotations[revisionAnnotation])
+		if err == nil && object.ControllerOf(s).GetUid() == uid {
+			out[n] = revision{s.GetSpec().GetTemplate(), annotations[changeCause]}
+		}
+	}
+	return out, err
+}
+
+// rollBack takes an object back to an earlier revision.
+func rollBack(ctx context.Context, c *client.Client, t target.Item, to int32) (err error) {
+	switch namespace, name := t.Namespace(), t.Name(); t.Kind.GetKind() {
+	case statefulSet:
+		_, err = schedulingv1.NewStatefulSetServiceClient(c.Conn()).RollbackStatefulSet(ctx,
+			&schedulingv1.RollbackStatefulSetRequest{Namespace: namespace, Name: name, Revision: to})
+	case daemonSet:
+		_, err = schedulingv1.NewDaemonSetServiceClient(c.Conn()).RollbackDaemonSet(ctx,
+			&schedulingv1.RollbackDaemonSetRequest{Namespace: namespace, Name: name, Revision: to})
+	default:
+		_, err = schedulingv1.NewDeploymentServiceClient(c.Conn()).RollbackDeployment(ctx,
+			&schedulingv1.RollbackDeploymentRequest{Namespace: namespace, Name: name, Revision: to})
+	}
+	return err
 }
 
 func newUndo(e *session.Env) *cobra.Command {
 	var to int32
 	cmd := &cobra.Command{
 		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
-		Short:             "Roll a deployment back to an earlier revision",
+		Short:             "Roll a deployment, stateful set or daemon set back to an earlier revision",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to < 0 {
 				return errors.New("--to-revision must be 0 or more")
 			}
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment")
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet)
 				var failed failure.List
 				failed.Add(err)
 				for _, t := range list {
-					_, err := schedulingv1.NewDeploymentServiceClient(c.Conn()).RollbackDeployment(cmd.Context(),
-						&schedulingv1.RollbackDeploymentRequest{Namespace: t.Namespace(), Name: t.Name(), Revision: to})
+					err := rollBack(cmd.Context(), c, t, to)
 					if err == nil {
 						_, err = fmt.Fprintln(e.Out, t, "rolled back")
 					}
@@ -262,12 +356,12 @@ func newSet(e *session.Env, verb, short, done string, spec map[string]any) *cobr
 func newRestart(e *session.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
-		Short:             "Restart all pods of deployments and daemon sets, or replace all control-plane machines",
+		Short:             "Restart all pods of deployments, stateful sets and daemon sets, or replace all control-plane machines",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return patchRenewed(cmd.Context(), e, args, "restarted",
 				func(kind string) map[string]any { return restartPatch(kind, time.Now()) },
-				"Deployment", "DaemonSet", controlPlane)
+				"Deployment", statefulSet, daemonSet, controlPlane)
 		},
 	}
 }
@@ -284,6 +378,11 @@ func restartPatch(kind string, at time.Time) map[string]any {
 
 // controlPlane is the kind whose machines a restart replaces, one at a time.
 const controlPlane = "ControlPlaneMachineSet"
+
+const (
+	statefulSet = "StatefulSet"
+	daemonSet   = "DaemonSet"
+)
 
 // patchRenewed patches each object that arguments name; patch returns the patch of an object of a kind.
 func patchRenewed(ctx context.Context, e *session.Env, args []string, done string,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -122,6 +123,8 @@ func follow(ctx context.Context, c *client.Client, g Goal, seen *lastSeen) error
 		return nil
 	case errors.Is(err, context.DeadlineExceeded) || ctx.Err() == context.DeadlineExceeded:
 		return fmt.Errorf("timed out waiting for the %s on %s", g.What, g)
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted while waiting for the %s on %s; what was requested is not undone", g.What, g)
 	}
 	return err
 }
@@ -161,9 +164,16 @@ func WithProgress(ctx context.Context, c *client.Client, m *machinev1.Machine, w
 	if err != nil {
 		return waits
 	}
+	return withProgress(waits, tasks)
+}
+
+// withProgress adds what the tasks of hooks report. A task that was never begun only repeats its owner.
+func withProgress(waits string, tasks []*hookv1.HookTask) string {
 	for _, t := range tasks {
-		if said := t.GetStatus().GetMessage(); said != "" && strings.Contains(waits, t.GetSpec().GetHookName()) {
-			waits += fmt.Sprintf(" (%s: %s)", t.GetSpec().GetHookName(), said)
+		s := t.GetStatus()
+		begun := s.GetPhase() != "Pending" || s.GetAttempts() > 0 || s.GetWebhook().GetAttempts() > 0
+		if begun && s.GetMessage() != "" && strings.Contains(waits, t.GetSpec().GetHookName()) {
+			waits += fmt.Sprintf(" (%s: %s)", t.GetSpec().GetHookName(), s.GetMessage())
 		}
 	}
 	return waits
