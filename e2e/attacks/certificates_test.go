@@ -32,29 +32,29 @@ type open struct {
 }
 
 // watches opens a watch through the gateway and one past it, and returns when both have sent something.
-func watches(t *testing.T, who *harness.Caller) []open {
+func watches(t *testing.T, who *harness.Caller) ([]open, error) {
 	t.Helper()
 	direct, err := who.Direct(topology.Port(topology.MachineAPI))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	out := []open{{name: "gateway", conn: who.Conn()}, {name: "machine-api", conn: direct}}
 	for i := range out {
 		if out[i].watch, err = machinev1.NewMachineServiceClient(out[i].conn).WatchMachines(t.Context(),
 			&machinev1.WatchMachinesRequest{}); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		if _, err := out[i].watch.Recv(); err != nil {
-			t.Fatalf("%s: %v", out[i].name, err)
+			return nil, fmt.Errorf("%s: %w", out[i].name, err)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // end reads a watch to its end, which must come for the credentials, and calls once more on the same connection.
 func (o open) end(t *testing.T, text string) {
 	t.Helper()
-	timer := time.AfterFunc(30*time.Second, func() { _ = o.conn.Close() })
+	timer := time.AfterFunc(5*time.Minute, func() { _ = o.conn.Close() })
 	defer timer.Stop()
 	var err error
 	for err == nil {
@@ -63,7 +63,7 @@ func (o open) end(t *testing.T, text string) {
 	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), text) {
 		t.Errorf("%s: the watch ended with %v", o.name, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := machinev1.NewMachineServiceClient(o.conn).ListMachines(ctx,
 		&machinev1.ListMachinesRequest{}); err == nil {
@@ -73,12 +73,26 @@ func (o open) end(t *testing.T, text string) {
 
 func TestAnExpiredCertificateIsNotServedOnItsOpenConnections(t *testing.T) {
 	c := shared.Cluster(t)
-	brief := c.AsFor(12*time.Second, "brief", "system:masters")
-	if resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err != nil ||
-		resp.Code != http.StatusOK {
-		t.Fatalf("REST: %d %v", resp.Code, err)
+	var brief *harness.Caller
+	var opened []open
+	// On a busy host a short one may expire before all of its connections are used: then a longer one is tried.
+	for life := 12 * time.Second; ; life *= 3 {
+		brief = c.AsFor(life, "brief-"+life.String(), "system:masters")
+		resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil)
+		if err == nil && resp.Code != http.StatusOK {
+			err = fmt.Errorf("REST: %d", resp.Code)
+		}
+		if err == nil {
+			opened, err = watches(t, brief)
+		}
+		if err == nil {
+			break
+		}
+		if life > 2*time.Minute {
+			t.Fatal(err)
+		}
 	}
-	for _, o := range watches(t, brief) {
+	for _, o := range opened {
 		o.end(t, "expired")
 	}
 	// The connection of the REST client is kept open by it; the call may also meet its end.
@@ -91,9 +105,12 @@ func TestAnExpiredCertificateIsNotServedOnItsOpenConnections(t *testing.T) {
 func TestARevokedUserIsRefusedAtOnceEverywhere(t *testing.T) {
 	c := shared.Cluster(t)
 	stolen := c.AsFor(time.Hour, "mallory", "system:masters")
-	open := watches(t, stolen)
+	opened, err := watches(t, stolen)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.MustCLI("auth", "revoke", "--user", "mallory", "--reason", "laptop stolen")
-	for _, o := range open {
+	for _, o := range opened {
 		o.end(t, "laptop stolen")
 	}
 	if resp, err := stolen.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err == nil &&
@@ -191,7 +208,7 @@ func TestNoUserMayRevoke(t *testing.T) {
 }
 
 func listMachinesAs(ctx context.Context, conn *grpc.ClientConn) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	_, err := machinev1.NewMachineServiceClient(conn).ListMachines(ctx, &machinev1.ListMachinesRequest{})
 	return err
@@ -279,7 +296,7 @@ func reissue(t *testing.T, a *identity.Authority, old *x509.Certificate, path st
 // shows returns the programs whose certificate is not of the one authority that is given.
 func shows(c *harness.Cluster, a *identity.Authority) (wrong []string) {
 	for _, service := range topology.Services() {
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", c.Address(service.Port), &tls.Config{
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", c.Address(service.Port), &tls.Config{
 			RootCAs: a.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
 		})
 		if err != nil {

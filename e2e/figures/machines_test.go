@@ -31,14 +31,18 @@ spec:
 
 const fleetPatience = 15 * time.Minute
 
-// TestMachines has a set of the simulated provider grow to 500, 1,000 and 5,000 machines and deletes a fifth of them
-// each time, each with a hook that is completed. It measures the processor time of machine-api for each, and its
-// memory.
-func TestMachines(t *testing.T) {
+// TestMachines measures machines whose nodes never join, and TestMachinesWithNodes those whose nodes all do.
+func TestMachines(t *testing.T)          { growAndShrink(t, "1", "Provisioned", 500, 1000, 5000) }
+func TestMachinesWithNodes(t *testing.T) { growAndShrink(t, "0", "Running", 500, 1000) }
+
+// growAndShrink has a set of the simulated provider grow to these sizes and deletes a fifth of its machines each time,
+// each with a hook that is completed. It measures the processor time of machine-api for each, and its memory.
+func growAndShrink(t *testing.T, absent, phase string, sizes ...int) {
+	t.Helper()
 	rounds(t)
 	c := harness.Up(t)
 	c.Settle(time.Minute)
-	p := c.Provide("provider-simulated", "--create-time", "100ms-1s", "--delete-time", "100ms")
+	p := c.Provide("provider-simulated", "--create-time", "100ms-1s", "--delete-time", "100ms", "--absent", absent)
 	c.Up("--set", "machine-api.peer=provider-simulated="+p.Address())
 	c.Settle(time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -47,18 +51,18 @@ func TestMachines(t *testing.T) {
 	defer owner.Wait()
 	defer cancel()
 	have := 0
-	for _, n := range []int{500, 1000, 5000} {
+	for _, n := range sizes {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			pid := processOf(t, c, "machine-api")
 			before, began := seconds(t, pid), time.Now()
 			cli(t, c, fmt.Sprintf(machineSetOf, n))
-			waitFleet(t, c, n)
+			waitFleet(t, c, n, phase)
 			made := seconds(t, pid)
 			t.Logf("| %d to %d machines in %.0f s: processor time of machine-api for each | %.1f ms |", have, n,
 				time.Since(began).Seconds(), 1000*(made-before)/float64(n-have))
 			began = time.Now()
 			cli(t, c, fmt.Sprintf(machineSetOf, n-n/5))
-			waitFleet(t, c, n-n/5)
+			waitFleet(t, c, n-n/5, phase)
 			t.Logf("| %d of them deleted in %.0f s: for each | %.1f ms |", n/5, time.Since(began).Seconds(),
 				1000*(seconds(t, pid)-made)/float64(n/5))
 			t.Logf("| memory of machine-api with %d machines: most | %.0f MB |", n, statusMB(t, pid, "VmHWM:"))
@@ -102,7 +106,7 @@ func cli(t *testing.T, c *harness.Cluster, doc string) {
 
 // waitFleet waits until there are n machines with an instance that runs, and no others. It reads the set, not all
 // machines, so that it costs machine-api little.
-func waitFleet(t *testing.T, c *harness.Cluster, n int) {
+func waitFleet(t *testing.T, c *harness.Cluster, n int, phase string) {
 	t.Helper()
 	machines := machinev1.NewMachineServiceClient(c.Conn())
 	c.Wait(fleetPatience, fmt.Sprintf("%d machines", n), func(ctx context.Context) (bool, string, error) {
@@ -117,7 +121,7 @@ func waitFleet(t *testing.T, c *harness.Cluster, n int) {
 		})
 		have := 0
 		for _, m := range list.GetItems() {
-			if m.GetStatus().GetPhase() == "Provisioned" {
+			if m.GetStatus().GetPhase() == phase {
 				have++
 			}
 		}

@@ -21,7 +21,7 @@ import (
 )
 
 // callPatience is for one call of any kind, a slow host included.
-const callPatience = 30 * time.Second
+const callPatience = 2 * time.Minute
 
 // Caller is a user or program that calls the cluster, by gRPC, REST, the command line or grpcurl.
 type Caller struct {
@@ -253,6 +253,7 @@ func (c *Caller) REST(ctx context.Context, method, path, contentType string, bod
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
+	req.Host = req.Header.Get("Host") // empty means that of the address
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return Response{}, err
@@ -266,11 +267,11 @@ func (c *Caller) REST(ctx context.Context, method, path, contentType string, bod
 func (c *Caller) CLI(stdin string, args ...string) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
-	return run(c.program(ctx, c.site.bin, args...), stdin)
+	return run(c.Program(ctx, c.site.bin, args...), stdin)
 }
 
-// program is an executable that speaks to the cluster as the caller.
-func (c *Caller) program(ctx context.Context, path string, args ...string) *exec.Cmd {
+// Program is an executable that speaks to the cluster as the caller.
+func (c *Caller) Program(ctx context.Context, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(c.site.environment(), "WINDLASS_SERVER="+c.site.Gateway(), "WINDLASS_CACERT="+c.files.CA)
 	if c.files.Cert != "" {

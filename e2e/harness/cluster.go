@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	upPatience   = 3 * time.Minute // far above the figure that is promised: a test host may be busy
-	downPatience = 2 * time.Minute
+	upPatience   = 10 * time.Minute // far above the figure that is promised: a test host may be busy
+	downPatience = 5 * time.Minute
 )
 
 // Cluster is a running cluster as one test sees it. What goes wrong fails that test. Its methods may be called

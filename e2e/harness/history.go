@@ -68,8 +68,16 @@ func (c *Cluster) History() *History {
 	go func() {
 		defer close(h.done)
 		defer client.Close()
-		h.follow(client.Watch(clientv3.WithRequireLeader(ctx), "/windlass/", clientv3.WithPrefix(),
-			clientv3.WithRev(leaders.Header.Revision+1)))
+		// A member that loses its leader for a moment, as on a busy host, ends the watch: it goes on where it broke off.
+		for at := leaders.Header.Revision; ctx.Err() == nil; {
+			watch, end := context.WithCancel(clientv3.WithRequireLeader(ctx))
+			at = h.follow(at, client.Watch(watch, "/windlass/", clientv3.WithPrefix(), clientv3.WithRev(at+1)))
+			end()
+			select {
+			case <-ctx.Done():
+			case <-time.After(lookEvery):
+			}
+		}
 	}()
 	c.t.Cleanup(h.end)
 	return h
@@ -80,17 +88,21 @@ func (h *History) end() {
 	<-h.done
 }
 
-func (h *History) follow(watch clientv3.WatchChan) {
+// follow notes the changes after a revision until the watch ends, and returns the revision of the last one.
+func (h *History) follow(at int64, watch clientv3.WatchChan) int64 {
 	for r := range watch {
 		h.mu.Lock()
-		if err := r.Err(); err != nil && h.err == nil {
-			h.err = err
+		if r.CompactRevision > 0 { // what is missing cannot be had any more
+			h.err = r.Err()
+			at = max(at, r.CompactRevision-1)
 		}
 		for _, e := range r.Events {
 			h.note(e)
+			at = max(at, e.Kv.ModRevision)
 		}
 		h.mu.Unlock()
 	}
+	return at
 }
 
 // note takes one change. The lock is held.

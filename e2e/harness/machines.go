@@ -82,6 +82,7 @@ func (c *Cluster) DeleteMachine(name string) {
 // cluster that does not become whole is given up: the tests after this one fail at once.
 func (c *Cluster) Settle(patience time.Duration) {
 	c.t.Helper()
+	patience = max(patience, leastPatience)
 	saw, ok := await(context.Background(), patience, func(ctx context.Context) (bool, string, error) {
 		missing, err := c.missing(ctx)
 		return err == nil && len(missing) == 0, strings.Join(missing, "; "), err

@@ -23,10 +23,11 @@ const (
 	probeEvery = 100 * time.Millisecond
 	// probePatience is for the answer of one member. One that is alive answers within a few milliseconds; a host with two
 	// cores that runs a whole cluster and its test may need more.
-	probePatience = 800 * time.Millisecond
-	// silences is how many probes in a row a member must leave without an answer to count as down. One whose port is
-	// closed is down at once.
-	silences = 4
+	probePatience = 2 * time.Second
+	// silentFor is how long a member must leave all probes without an answer to count as down. A member that waits for a
+	// processor or for its disk is slow and not down, and two on one host are slow together. A member that Windlass stops
+	// is not silent: its port is closed, and it is down at once.
+	silentFor = 10 * time.Second
 )
 
 // Prober asks each voter by itself, ten times a second, from outside: past Windlass and past etcd's own agreement. It
@@ -41,7 +42,7 @@ type Prober struct {
 	mu         sync.Mutex
 	conns      map[string]*grpc.ClientConn // by client URL
 	list       []*etcdserverpb.Member
-	silent     map[uint64]int
+	silent     map[uint64]time.Time // since when each member that does not answer is silent
 	last       time.Time
 	samples    int
 	lowest     Sample
@@ -75,7 +76,7 @@ func (c *Cluster) Probe() *Prober {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Prober{
 		c: c, tls: root.tls, stop: cancel, done: make(chan struct{}), conns: map[string]*grpc.ClientConn{},
-		list: c.mustMembers(), silent: map[uint64]int{},
+		list: c.mustMembers(), silent: map[uint64]time.Time{},
 	}
 	c.mu.Lock()
 	clear(c.stopped) // what a test before this one did excuses nothing now
@@ -241,18 +242,16 @@ func (p *Prober) count(s *Sample, e *etcdserverpb.Member, err error) {
 	excused := p.excused(e.GetName(), err == nil, s.At)
 	switch {
 	case err == nil:
-		p.silent[e.GetID()] = 0
+		delete(p.silent, e.GetID())
 		s.Healthy++
 		return
-	case closed(err):
-		p.silent[e.GetID()] = silences
-	default:
-		p.silent[e.GetID()]++
+	case p.silent[e.GetID()].IsZero():
+		p.silent[e.GetID()] = s.At
 	}
 	switch {
 	case excused:
 		s.Excused = append(s.Excused, e.GetName())
-	case p.silent[e.GetID()] < silences:
+	case !closed(err) && s.At.Sub(p.silent[e.GetID()]) < silentFor:
 		s.Healthy++
 	default:
 		s.Down = append(s.Down, fmt.Sprintf("%s (%v)", e.GetName(), err))

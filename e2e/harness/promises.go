@@ -33,7 +33,8 @@ type Promise struct {
 // Check ends a record and fails the test if something in it breaks a promise: a pod is bound once and runs once; a
 // taint evicts no pod before its time; no disruption leaves fewer ready pods than promised; of each role at most one
 // node is unavailable at once; no machine boots again with pods that should have left; nodes change only when the
-// operators are at the release's version; the history of versions only grows.
+// operators are at the release's version; the history of versions only grows; the steps of a machine's deletion have
+// their order.
 func (r *Record) Check(promises ...Promise) {
 	t := r.c.t
 	t.Helper()
@@ -43,7 +44,9 @@ func (r *Record) Check(promises ...Promise) {
 		t.Error(err)
 	}
 	const shown = 10
-	faults := append(slices.Clone(r.faults), Broken(r.Steps(), audit, promises)...)
+	steps := r.Steps()
+	faults := append(slices.Clone(r.faults), Broken(steps, audit, promises)...)
+	faults = append(faults, BrokenDeletions(steps)...)
 	for i, f := range faults {
 		if i == shown {
 			t.Errorf("… and %d more", len(faults)-shown)

@@ -28,18 +28,12 @@ func (c *Cluster) Provide(name string, flags ...string) *Provider {
 	}
 	dir := c.t.TempDir()
 	c.MustCLI("auth", "issue", "--service", name, "--host", "127.0.0.1", "--out", filepath.Join(dir, "tls"))
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that nothing listens on
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	p := &Provider{c: c, address: l.Addr().String()}
-	if err := l.Close(); err != nil {
-		c.t.Fatal(err)
-	}
+	p := &Provider{c: c, address: FreeAddress(c.t, "127.0.0.1")}
 	p.args = append([]string{
 		binary, "serve", name, "--listen", p.address, "--dir", dir, "--tls-dir", filepath.Join(dir, "tls"),
 	}, flags...)
 	c.t.Cleanup(func() {
+		p.Continue()
 		if p.cmd.Process.Signal(syscall.SIGTERM) == nil {
 			p.Ended()
 		}
@@ -71,6 +65,12 @@ func (p *Provider) Start() {
 		return true, "", conn.Close()
 	})
 }
+
+// Pause stops the provider with SIGSTOP.
+func (p *Provider) Pause() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) } // one that has ended is as wanted
+
+// Continue lets a paused provider go on.
+func (p *Provider) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Kill ends the provider with SIGKILL; Ended returns when that is done.
 func (p *Provider) Kill() { _ = p.cmd.Process.Kill() } // one that has ended is as wanted

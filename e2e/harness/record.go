@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -25,10 +26,10 @@ const (
 	// scanEvery is how often a record looks which processes of pods run.
 	scanEvery = 200 * time.Millisecond
 	// recorded is the number of kinds that a record follows.
-	recorded = 5
+	recorded = 6
 )
 
-// Object is what a record holds: pods, nodes, drains, cluster operators and the version of the cluster.
+// Object is what a record holds: pods, nodes, drains, machines, cluster operators and the version of the cluster.
 type Object interface {
 	GetMetadata() *metav1.ObjectMeta
 }
@@ -40,8 +41,8 @@ type Step struct {
 	Deleted  bool
 }
 
-// Record is every change of pods, nodes, drains, cluster operators and the cluster's version, whichever program dies:
-// its watches go on where they broke off. It also looks which processes of pods run.
+// Record is every change of pods, nodes, drains, machines, cluster operators and the cluster's version, whichever
+// program dies: its watches go on where they broke off. It also looks which processes of pods run.
 type Record struct {
 	c    *Cluster
 	stop context.CancelFunc
@@ -63,6 +64,7 @@ func (c *Cluster) Record() *Record {
 	conn := c.Conn()
 	pods, nodes, drains := schedulingv1.NewPodServiceClient(conn), nodev1.NewNodeServiceClient(conn),
 		nodev1.NewDrainServiceClient(conn)
+	machines := machinev1.NewMachineServiceClient(conn)
 	operators, versions := updatev1.NewClusterOperatorServiceClient(conn), updatev1.NewClusterVersionServiceClient(conn)
 	record(ctx, r, "pods",
 		func(ctx context.Context, after string) (grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse], error) {
@@ -82,6 +84,14 @@ func (c *Cluster) Record() *Record {
 			return drains.WatchDrains(ctx, &nodev1.WatchDrainsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
 		}, func(m *nodev1.WatchDrainsResponse) []change {
 			return changes[*nodev1.Drain](m.GetEvents())
+		})
+	record(ctx, r, "machines",
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[machinev1.WatchMachinesResponse], error) {
+			return machines.WatchMachines(ctx, &machinev1.WatchMachinesRequest{
+				ResourceVersion: after, AllowWatchBookmarks: true,
+			})
+		}, func(m *machinev1.WatchMachinesResponse) []change {
+			return changes[*machinev1.Machine](m.GetEvents())
 		})
 	record(ctx, r, "clusteroperators",
 		func(ctx context.Context, after string) (grpc.ServerStreamingClient[updatev1.WatchClusterOperatorsResponse], error) {

@@ -5,15 +5,23 @@ import (
 	"time"
 )
 
-// lookEvery is short beside everything that is waited for.
-const lookEvery = 20 * time.Millisecond
+const (
+	// lookEvery is short beside everything that is waited for.
+	lookEvery = 20 * time.Millisecond
+	// lookPatience is for one look, which may ask a program that is paused, or one that waits for a processor.
+	lookPatience = 15 * time.Second
+	// leastPatience is the least that Wait and Settle wait. It costs time only in a test that fails, and a busy host takes
+	// many times as long as a quiet one: how soon something happens is measured elsewhere.
+	leastPatience = 5 * time.Minute
+)
 
-// Wait looks until look says that it is done. What it saw last is reported when the time is over. An error of look is
-// what it saw: a cluster under faults does not always answer.
+// Wait looks until look says that it is done, for patience or leastPatience, whichever is longer. What it saw last is
+// reported when the time is over. An error of look is what it saw: a cluster under faults does not always answer.
 func (c *Cluster) Wait(patience time.Duration, what string, look func(context.Context) (done bool, saw string,
 	err error),
 ) {
 	c.t.Helper()
+	patience = max(patience, leastPatience)
 	if saw, ok := await(context.Background(), patience, look); !ok {
 		c.t.Fatalf("after %s still waiting for %s: %s", patience, what, saw)
 	}
@@ -28,7 +36,7 @@ func await(ctx context.Context, patience time.Duration, look func(context.Contex
 	defer tick.Stop()
 	saw := "nothing yet"
 	for {
-		limited, end := context.WithTimeout(ctx, 5*time.Second)
+		limited, end := context.WithTimeout(ctx, lookPatience)
 		done, now, err := look(limited)
 		end()
 		switch {

@@ -41,9 +41,9 @@ func (c *Cluster) Version(ctx context.Context) (*updatev1.ClusterVersion, error)
 // and ready, the nodes of all pools have their configuration, no drain and no update goes on.
 func (c *Cluster) SettleAll(patience time.Duration) {
 	c.t.Helper()
-	began := time.Now()
 	c.Settle(patience)
-	saw, ok := await(context.Background(), patience-time.Since(began), func(ctx context.Context) (bool, string, error) {
+	patience = max(patience, leastPatience)
+	saw, ok := await(context.Background(), patience, func(ctx context.Context) (bool, string, error) {
 		faults, err := c.unfinished(ctx)
 		return err == nil && len(faults) == 0, strings.Join(faults, "; "), err
 	})
@@ -162,7 +162,7 @@ func (c *Cluster) Play(name string, args ...string) {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := c.Admin().program(ctx, path, args...)
+	cmd := c.Admin().Program(ctx, path, args...)
 	if err := cmd.Start(); err != nil {
 		cancel()
 		c.t.Fatal(err)

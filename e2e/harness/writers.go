@@ -20,7 +20,7 @@ const (
 	// writeTry is how long a writer waits for an answer before it asks again with the same name.
 	writeTry = 3 * time.Second
 	// catchUp is how long a member may be behind the others after the writes: one that was just killed has to start first.
-	catchUp = 30 * time.Second
+	catchUp = leastPatience
 
 	setsPrefix = "/windlass/machine-api/machinesets/" + Namespace + "/"
 )
@@ -212,7 +212,7 @@ func describeMissing(missing []string) string {
 // remove takes the sets away again, past machine-api: they are thousands, and the next test must not wait for that.
 func (w *Writers) remove(m *Members, urls []string) error {
 	const perTransaction = 100
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), leastPatience)
 	defer cancel()
 	c, err := m.Only(urls[0])
 	if err != nil {

@@ -1,11 +1,12 @@
 package seeds
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
+	"os"
+	"path/filepath"
 	"testing"
-
-	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
 const defaultToleration = `^Tolerations: node.kubernetes.io/not-ready:NoExecute op=Exists for 300s$`
@@ -15,7 +16,9 @@ const zoneLabel = "failure-domain.beta.kubernetes.io/zone"
 
 func TestScheduling(t *testing.T) {
 	through(t, "004", func(w *walk) {
+		w.policyInForce()
 		w.customScheduler()
+		w.bindingDocument()
 		w.nodeSelectorOfAProject()
 		w.requiredAndPreferredNodes()
 		w.matchingAndOtherLabels()
@@ -27,24 +30,103 @@ func TestScheduling(t *testing.T) {
 	})
 }
 
-// customScheduler has a pod wait for a scheduler of its own, which the test is.
+// policyInForce replaces the policy of the scheduler by a sample, which requires the label region of a node, and takes
+// that back. The documents restart the cluster for that.
+func (w *walk) policyInForce() {
+	w.file("policy.yaml", "004-43-Policy.yaml")
+	w.file("regional.yaml", "003-09-PodSpec.yaml")
+	w.file("anywhere.yaml", "003-09-PodSpec.yaml")
+	w.later("label node {worker} region-")
+	w.later("delete policy default --ignore-not-found")
+	w.later("delete pod --now --ignore-not-found regional anywhere")
+	w.shows(w.admin("create -f policy.yaml"), `^policy/default created$`)
+	w.admin("create -f regional.yaml")
+	w.await("pod regional", "condition=PodScheduled=false")
+	w.shows(w.admin("explain pod regional"), ` no \S+ node\(s\) didn't have the requested labels: it lacks region`)
+	w.admin("label node {worker} region=r1")
+	w.await("pod regional", "condition=Ready")
+	w.on("regional", w.names["worker"])
+	w.admin("label node {worker} region-") // the rule is of no meaning to a pod that runs
+	w.admin("delete policy default")
+	w.admin("create -f anywhere.yaml")
+	w.await("pod anywhere", "condition=Ready")
+	w.gone("regional anywhere")
+}
+
+// schedulerRights are those of a scheduler of one's own.
+const schedulerRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: my-scheduler}
+rules:
+- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
+- {apiGroups: [""], resources: [pods/binding], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: my-scheduler}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: my-scheduler}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: my-scheduler}]
+`
+
+// deployScheduler runs the example of a scheduler in Python as the user my-scheduler, for the pods that name
+// custom-scheduler.
+func (w *walk) deployScheduler() {
+	if err := os.WriteFile("rights.yaml", []byte(schedulerRights), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	w.admin("create -f rights.yaml")
+	w.later("delete -f rights.yaml --ignore-not-found")
+	cmd := w.c.As("my-scheduler").Program(w.Context(), "python3",
+		filepath.Join(w.root, "deploy/examples/scheduler/scheduler.py"), "custom-scheduler")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		_ = cmd.Wait() // it was killed at the end of the test's context
+		if w.Failed() {
+			w.Logf("scheduler.py:\n%s", log.String())
+		}
+	})
+}
+
+// customScheduler has a pod wait for a scheduler of its own, which is then deployed.
 func (w *walk) customScheduler() {
 	w.file("scheduler.yaml", "004-45-Pod.yaml")
 	w.shows(w.run("004:239"), `^pod/custom-scheduler created$`)
 	w.later("delete pod custom-scheduler --now --ignore-not-found")
 	w.shows(w.run("004:241"), `^kind: Pod$`, `^  name: custom-scheduler$`, `^  schedulerName: custom-scheduler$`)
 	w.shows(w.run("004:243"), `^NAME READY STATUS RESTARTS AGE$`, `^custom-scheduler 0/1 Pending 0 \d+s$`)
-	_, err := schedulingv1.NewPodServiceClient(w.c.Conn()).BindPod(w.Context(), &schedulingv1.BindPodRequest{
-		Namespace: "default", Name: "custom-scheduler", NodeName: w.names["worker"],
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.deployScheduler()
 	w.await("pod custom-scheduler", "condition=Ready")
 	w.shows(w.run("004:248"), `^NAME READY STATUS RESTARTS AGE$`, `^custom-scheduler 1/1 Running 0 \d+s$`)
 	w.shows(w.run("004:252"), `^Scheduler: custom-scheduler$`, `^Events:$`,
-		`Normal Scheduled .*Successfully assigned (default/)?custom-scheduler to {worker}$`)
+		`Normal Scheduled \S+ my-scheduler Successfully assigned custom-scheduler to \S+$`)
 	w.gone("custom-scheduler")
+}
+
+// bindingDocument binds a pod with Kubernetes' document.
+func (w *walk) bindingDocument() {
+	for name, text := range map[string]string{
+		"pod.yaml": `{apiVersion: v1, kind: Pod, metadata: {name: bound}, spec: {schedulerName: none, containers: [{name: c,
+ image: docker.io/ocpqe/hello-pod}]}}`,
+		"binding.yaml": "{apiVersion: v1, kind: Binding, metadata: {name: bound}, target: {kind: Node, name: " +
+			w.names["worker"] + "}}",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.admin("create -f pod.yaml")
+	w.later("delete pod bound --now --ignore-not-found")
+	w.shows(w.admin("apply -f binding.yaml"), `^binding/bound created$`)
+	w.shows(w.admin("get pod bound -o wide"), `^bound .* {worker}`)
+	if again := w.c.CLI("apply", "-f", "binding.yaml"); again.Code == 0 {
+		w.Errorf("the pod is bound twice: %s", again.Stdout)
+	}
+	w.gone("bound")
 }
 
 // nodeSelectorOfAProject merges the selectors of a namespace and of a pod in it.

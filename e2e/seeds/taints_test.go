@@ -34,11 +34,24 @@ spec:
 
 func TestTaints(t *testing.T) {
 	through(t, "003", func(w *walk) {
+		w.controlPlaneNodes()
 		w.severalTaints()
 		w.oneTaint()
+		w.tolerationsOfARunningPod()
 		w.taintsOfAMachineSet()
 		w.dedicatedNodes()
+		w.taintsFromYAML()
 	})
+}
+
+// controlPlaneNodes are as the document shows one.
+func (w *walk) controlPlaneNodes() {
+	for _, m := range w.c.MustMachines("master") {
+		w.names["master"] = m.GetMetadata().GetName()
+		w.shows(w.admin("get node {master} -o yaml"), `^ machine.openshift.io/machine: openshift-machine-api/{master}$`,
+			`^ machineconfiguration.openshift.io/currentConfig: rendered-master-[0-9a-f]+$`,
+			`^ - effect: NoSchedule\n key: node-role.kubernetes.io/master$`)
+	}
 }
 
 // severalTaints is the example of a pod that tolerates two taints of three.
@@ -87,6 +100,42 @@ func (w *walk) oneTaint() {
 	w.admin("adm taint nodes {worker} key1- key3-")
 }
 
+// tolerationsOfARunningPod adds one before the taint, as the document advises, and removes another one later.
+func (w *walk) tolerationsOfARunningPod() {
+	w.file("keeper.yaml", "003-18-PodSpec.yaml") // it tolerates key2
+	w.file("intolerant.yaml", "004-73-Pod.yaml")
+	w.pinned("keeper.yaml")
+	w.pinned("intolerant.yaml")
+	w.admin("create -f keeper.yaml -f intolerant.yaml")
+	w.later("delete pod --now --ignore-not-found keeper s1")
+	w.await("pod keeper", "condition=Ready")
+	w.await("pod s1", "condition=Ready")
+	w.admin("patch pod keeper --type=json -p",
+		`[{"op":"add","path":"/spec/tolerations/-","value":{"key":"key1","operator":"Exists","effect":"NoExecute"}}]`)
+	w.admin("adm taint nodes {worker} key1=value1:NoExecute")
+	w.await("pod s1", "delete")
+	w.admin("adm taint nodes {worker} key2=value2:NoExecute")
+	w.shows(w.admin("plan evictions {worker}"),
+		`keeper {worker} Wait .* it tolerates the taint key2=value2:NoExecute for 3600 s`)
+	w.shows(w.admin("get pod keeper"), `^keeper 1/1 Running 0 `)
+	w.admin("patch pod keeper --type=json -p", `[{"op":"remove","path":"/spec/tolerations/0"}]`)
+	w.await("pod keeper", "delete")
+	w.admin("adm taint nodes {worker} key1- key2-")
+}
+
+// taintsFromYAML applies the documents in which a node has its taints.
+func (w *walk) taintsFromYAML() {
+	for _, d := range []struct{ example, taint string }{
+		{"003-15-Node.yaml", "dedicated=groupName:NoSchedule"}, {"003-17-Node.yaml", "disktype=ssd:PreferNoSchedule"},
+	} {
+		w.filled("node.yaml", d.example, "<node_name>", w.names["worker"])
+		w.shows(w.admin("apply -f node.yaml"), `^node/{worker} configured$`)
+		w.shows(w.taints(), d.taint)
+	}
+	w.admin("adm taint nodes {worker} disktype-") // the second document no longer has the taint of the first
+	w.shows(w.taints(), `<none>`)
+}
+
 // editor has `edit` run a script over what it edits.
 func (w *walk) editor(script string) {
 	w.Helper()
@@ -120,6 +169,9 @@ func (w *walk) taintsOfAMachineSet() {
 	w.shows(w.run("003:391"), `^machineset.machine.openshift.io/special edited$`)
 	w.await("machineset special", "jsonpath={.status.replicas}=1")
 	w.taintedNodes(1)
+	w.filled("zero.yaml", "003-14-MachineSet.yaml", "<machineset>", "special")
+	w.shows(w.admin("apply -f zero.yaml"), `^machineset.machine.openshift.io/special configured$`)
+	w.await("machines -l machine.openshift.io/cluster-api-machineset=special", "delete")
 	w.admin("delete machineset special --timeout=25s")
 }
 

@@ -61,6 +61,7 @@ type walk struct {
 	dir   string            // where the commands run and the documents' files are
 	names map[string]string // what {name} in the replacements is
 
+	root     string // directory of the source; the test runs in another one
 	examples string // directory of the documents' examples
 }
 
@@ -68,7 +69,8 @@ type walk struct {
 func through(t *testing.T, document string, steps func(*walk)) {
 	t.Helper()
 	w := &walk{T: t, c: shared.Cluster(t), left: commandsOf(t, document), dir: t.TempDir(), names: map[string]string{}}
-	w.examples = filepath.Join(harness.Root(), "kit/manifest/testdata/documents")
+	w.root = harness.Root()
+	w.examples = filepath.Join(w.root, "kit/manifest/testdata/documents")
 	w.names["dir"] = w.dir
 	if workers := w.c.MustMachines("worker"); len(workers) > 0 {
 		w.names["worker"] = workers[0].GetMetadata().GetName() // a node has the name of its machine
@@ -226,6 +228,19 @@ func (w *walk) file(name, example string, within ...string) {
 		spec["containers"] = []any{map[string]any{"name": "hello-pod", "image": "docker.io/ocpqe/hello-pod"}}
 	}
 	w.write(name, doc)
+}
+
+// filled puts one of the documents' examples where the commands find it, with a word for its placeholder.
+func (w *walk) filled(name, example, placeholder, value string) {
+	w.Helper()
+	raw, err := os.ReadFile(filepath.Join(w.examples, example))
+	if err != nil {
+		w.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(raw), placeholder, value)
+	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
+		w.Fatal(err)
+	}
 }
 
 func (w *walk) write(name string, doc map[string]any) {

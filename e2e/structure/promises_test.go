@@ -101,3 +101,38 @@ func TestEveryPromiseNamesTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryPromiseOfTheDocumentsNamesTestsThatExist reads the table of what the documents about taints and scheduling
+// promise.
+func TestEveryPromiseOfTheDocumentsNamesTestsThatExist(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(root, "e2e/seeds/testdata/promises.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(raw)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		columns := strings.Split(strings.TrimSpace(line), "\t")
+		if len(columns) != 3 {
+			t.Fatalf("%d columns, want 3: %s", len(columns), line)
+		}
+		rows++
+		for part := range strings.SplitSeq(columns[2], "; ") {
+			words := strings.Fields(part)
+			have := testsOf(t, words[0])
+			if len(words) < 2 {
+				t.Errorf("%s: no test of %s is named", columns[0], words[0])
+			}
+			for _, name := range words[1:] {
+				if !slices.Contains(have, name) {
+					t.Errorf("%s: %s has no %s", columns[0], words[0], name)
+				}
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("no promise is found")
+	}
+}

@@ -55,9 +55,10 @@ func (t *tour) remove(ctx context.Context, names ...string) error {
 
 // What the steps put on nodes.
 const (
-	placeLabel = "tour.windlass.dev/place"
-	taintLabel = "tour.windlass.dev/taint"
-	taintKey   = "key1"
+	placeLabel   = "tour.windlass.dev/place"
+	taintLabel   = "tour.windlass.dev/taint"
+	preemptLabel = "tour.windlass.dev/preempt"
+	taintKey     = "key1"
 )
 
 // clearLeftovers removes what a tour that was interrupted left behind, quietly where there is nothing.
@@ -99,11 +100,24 @@ func (t *tour) clearLeftovers(ctx context.Context) error {
 
 func (t *tour) clearNode(ctx context.Context, n *nodev1.Node) error {
 	name := n.GetMetadata().GetName()
-	for _, label := range []string{placeLabel, taintLabel} {
-		if _, ok := n.GetMetadata().GetLabels()[label]; !ok {
+	labels := n.GetMetadata().GetLabels()
+	if _, ok := labels[silentLabel]; ok {
+		_, err := t.windlass(ctx, "delete", "node", name)
+		return err
+	}
+	if _, ok := labels[specialLabel]; ok {
+		return nil // it goes with its machine
+	}
+	for _, label := range []string{placeLabel, taintLabel, preemptLabel, groupKey} {
+		if value, ok := labels[label]; !ok || label == groupKey && value != groupName {
 			continue
 		}
 		if _, err := t.windlass(ctx, "label", "node", name, label+"-"); err != nil {
+			return err
+		}
+	}
+	if findTaint(n, groupKey, "NoSchedule").GetValue() == groupName {
+		if _, err := t.windlass(ctx, "adm", "taint", "nodes", name, groupKey+":NoSchedule-"); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -126,13 +127,27 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 15
+const lastStep = 21
 
 // step is one part of the tour.
 type step struct {
 	title string
 	run   func(context.Context) error
 	needs string // what it needs of this machine; empty means that it runs on any cluster
+	uses  string // program that it runs and that the machine may lack; empty if there is none
+}
+
+// lacks returns why a step cannot run here, empty if it can.
+func (t *tour) lacks(s step) string {
+	if s.needs != "" && !t.here() {
+		return s.needs + ", and this one runs elsewhere"
+	}
+	if s.uses != "" {
+		if _, err := exec.LookPath(s.uses); err != nil {
+			return "it runs " + s.uses + ", which is not installed"
+		}
+	}
+	return ""
 }
 
 func (t *tour) all() [lastStep]step {
@@ -152,6 +167,12 @@ func (t *tour) all() [lastStep]step {
 		{title: "Autoscale", run: t.autoscale},
 		{title: "Recover", run: t.recoverQuorum, needs: "it makes a second cluster"},
 		{title: "Rebalance", run: t.rebalance},
+		{title: "Taint a machine set", run: t.taintSet},
+		{title: "Add a scheduler", run: t.addScheduler, needs: "it issues a certificate of the cluster", uses: python},
+		{title: "Preempt", run: t.preempt},
+		{title: "Add an admission controller", run: t.admit, needs: "it changes a setting of the cluster", uses: python},
+		{title: "Lose most of a zone", run: t.disrupt},
+		{title: "Tie a pod to a volume", run: t.volume},
 	}
 }
 
@@ -166,14 +187,16 @@ func (t *tour) play(ctx context.Context, steps []int) error {
 		return err
 	}
 	for i, step := range t.all() {
-		switch n := i + 1; {
-		case steps != nil && !slices.Contains(steps, n):
-		case step.needs != "" && !t.here():
-			t.skip(n, step.title, step.needs+", and this one runs elsewhere")
-		default:
-			if err := t.chapter(n, step.title, func() error { return step.run(ctx) }); err != nil {
-				return err
-			}
+		n := i + 1
+		if steps != nil && !slices.Contains(steps, n) {
+			continue
+		}
+		if why := t.lacks(step); why != "" {
+			t.skip(n, step.title, why)
+			continue
+		}
+		if err := t.chapter(n, step.title, func() error { return step.run(ctx) }); err != nil {
+			return err
 		}
 	}
 	t.end()

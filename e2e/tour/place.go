@@ -138,7 +138,8 @@ func (t *tour) placeNowhere(ctx context.Context, single string) (string, error) 
 	}
 	fits, short, facts := verdicts(said.GetNodes(), names(nodes), single)
 	words := append(names(nodes), "MatchNodeSelector", noCPU, "the node gets the label "+placeLabel+"=here", "more cpu")
-	if err := t.check(append(facts, mentions("windlass explain pod tour-picky", out, words...))...); err != nil {
+	if err := t.check(append(facts, mentions("windlass explain pod tour-picky",
+		strings.Join(strings.Fields(out), " "), words...))...); err != nil {
 		return "", err
 	}
 	return fits, t.happened(ctx, "pod/tour-picky", "FailedScheduling", fmt.Sprintf("0/%d nodes are available", len(nodes)),

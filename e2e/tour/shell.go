@@ -19,12 +19,16 @@ type shell struct {
 	target []string // settings of the environment that say where the cluster is, if it is not on this machine
 }
 
-// args adds to the arguments of windlass which cluster is meant.
+// args adds to the arguments of windlass which cluster is meant, before "--": what follows is another program's.
 func (s shell) args(program string, args []string) []string {
 	if program != "windlass" || s.name == "" {
 		return args
 	}
-	return append(slices.Clip(args), "--name", s.name)
+	at := len(args)
+	if i := slices.Index(args, "--"); i >= 0 {
+		at = i
+	}
+	return slices.Insert(slices.Clone(args), at, "--name", s.name)
 }
 
 // command returns a program to be run. It is asked to end when ctx ends, so that it can tidy up.

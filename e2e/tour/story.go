@@ -18,10 +18,11 @@ type story struct {
 
 // chapter is one step of the tour.
 type chapter struct {
-	number int
-	title  string
-	took   time.Duration
-	checks int
+	number  int
+	title   string
+	took    time.Duration
+	checks  int
+	leftOut string // why it was left out; empty if it was not
 }
 
 // chapter runs one step, and notes how long it took and how many checks it made.
@@ -38,9 +39,10 @@ func (s *story) chapter(n int, title string, step func() error) error {
 	return nil
 }
 
-// skip prints that a step is left out, and why.
+// skip prints that a step is left out, and why. The table at the end has it as well.
 func (s *story) skip(n int, title, why string) {
 	fmt.Fprintf(s.out, "\n%d. %s\n   left out: %s\n", n, title, why)
+	s.chapters = append(s.chapters, chapter{number: n, title: title, leftOut: why})
 }
 
 // command prints what was asked and how long the answer took, unless that is 0.
@@ -119,6 +121,10 @@ func (s *story) end() {
 	fmt.Fprintln(w, "STEP\tTIME\tCHECKS")
 	var all time.Duration
 	for _, c := range s.chapters {
+		if c.leftOut != "" {
+			fmt.Fprintf(w, "%d. %s\tleft out: %s\n", c.number, c.title, c.leftOut)
+			continue
+		}
 		fmt.Fprintf(w, "%d. %s\t%.1f s\t%d\n", c.number, c.title, c.took.Seconds(), c.checks)
 		all += c.took
 	}

@@ -130,7 +130,8 @@ func TestCommandsAreTypedAsAUserWould(t *testing.T) {
 			"windlass", "patch", "machine", "a", "-p",
 			`{"a":"it's"}`,
 		},
-		"backup-hook --owner x/y": {"backup-hook", "--owner", "x/y"},
+		"windlass exec a --name lab -- ls -l": {"windlass", "exec", "a", "--", "ls", "-l"},
+		"backup-hook --owner x/y":             {"backup-hook", "--owner", "x/y"},
 	} {
 		if got := s.line(words[0], words[1:]...); got != want {
 			t.Errorf("line = %q, want %q", got, want)

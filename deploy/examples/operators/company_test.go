@@ -98,7 +98,7 @@ func (c *cluster) UpdateClusterOperatorStatus(_ context.Context, req *updatev1.U
 
 func (c *cluster) await(t *testing.T, want ...string) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		c.mu.Lock()
 		have := append([]string(nil), c.reported...)
