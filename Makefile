@@ -39,6 +39,7 @@ down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)
 
 tour: build $(BIN)/grpcurl need-curl ## Run and check the steps of docs/tour.md on the running cluster
+	-@$(MAKE) --no-print-directory need-python3 # without it two steps are left out, and the tour says so
 	@CGO_ENABLED=0 go build -o $(BIN)/tour ./e2e/tour
 	@PATH="$(BIN):$$PATH" $(BIN)/tour $(name_flag)
 
@@ -48,15 +49,16 @@ test: test-unit test-e2e ## Run all tests
 
 # Without it every process that a test starts from its own binary sleeps a second at its end.
 test-unit: export GORACE ?= atexit_sleep_ms=10
-test-unit: need-gcc .imports ## Run the package tests with the race detector
+# A package of real etcd members takes minutes on a busy host, and is ended by go after 10 by default.
+test-unit: need-gcc need-python3 .imports ## Run the package tests with the race detector
 	cd tools && GOWORK=off go test -race ./...
-	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
+	go test -race -timeout 20m $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
-test-e2e: build $(BIN)/grpcurl need-curl $(need_proxy) ## Run the tests of running clusters, and of containers if an engine is available
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 30m $$(go list ./e2e/... | grep -v /e2e/compose$$)
+test-e2e: build $(BIN)/grpcurl need-curl need-python3 $(need_proxy) ## Run the tests of running clusters, and of containers if an engine is available
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v /e2e/compose$$)
 	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
