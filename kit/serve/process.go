@@ -33,6 +33,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/gcpace"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/kms"
 	"github.com/windlass-dev/windlass/kit/large"
@@ -104,6 +105,7 @@ func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
 // New opens everything that the process needs, its addresses included; clients can connect from now on and are served
 // once Run is called. It does not wait for etcd or other services. Call Run or Close afterwards.
 func New(cfg Config, log *slog.Logger) (*Process, error) {
+	gcpace.Follow(50)
 	p := &Process{
 		Log: log, Metrics: prometheus.NewRegistry(), Validator: protovalidate.GlobalValidator,
 		cfg: cfg, streams: newStreams(), large: large.NewBudget(0),

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/gcpace"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
 )
@@ -58,12 +59,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return m.run(ctx, list)
 }
 
-// limitMemory collects garbage early, which costs little: most of a member's memory is mapped, not allocated.
-// The environment has the last word.
+// limitMemory collects garbage early while the member is quiet, which costs little: most of its memory is mapped, not
+// allocated. The environment has the last word.
 func limitMemory(limit int64) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(30)
-	}
+	gcpace.Follow(30)
 	if os.Getenv("GOMEMLIMIT") == "" && limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
