@@ -192,6 +192,7 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) (current bool
 			initial, listing, *revision = nil, false, at
 		case listing:
 			for _, e := range events {
+				i.Share(e.Object)
 				initial = append(initial, e.Object)
 			}
 		case at == 0:

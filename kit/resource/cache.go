@@ -162,15 +162,22 @@ func (c *Cache[T]) reached(revision int64) (reached bool, moved <-chan struct{})
 	return c.revision >= revision, c.moved
 }
 
+// Share has new objects share the parts in which they equal others, so that they take less memory. A caller of Replace
+// calls it as the objects arrive: alone, those of a large kind would take several times the memory of the cache.
+func (c *Cache[T]) Share(objects ...T) {
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
+	for _, o := range objects {
+		c.parts.share(o.ProtoReflect())
+	}
+}
+
 // Replace sets the complete content at a revision; the objects are the cache's from then on. Subscribers are notified
 // of every object that differs, and of one that replaced another of its name first of the deletion and then of the
 // creation; watches that are behind the revision must list again.
 func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.notifying.Lock()
 	defer c.notifying.Unlock()
-	for _, o := range objects {
-		c.parts.share(o.ProtoReflect())
-	}
 	c.mu.Lock()
 	before := c.objects
 	c.objects, c.latest, c.kept = newObjects[T](), nil, nil

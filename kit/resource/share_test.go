@@ -17,6 +17,7 @@ func TestObjectsOfACacheShareTheirEqualPartsAndNoOthers(t *testing.T) {
 	cache := resource.NewCache[*schedulingv1.Pod]()
 	pods := []*schedulingv1.Pod{sharingPod("a", "1"), sharingPod("b", "1"), sharingPod("c", "2")}
 	want := []*schedulingv1.Pod{sharingPod("a", "1"), sharingPod("b", "1"), sharingPod("c", "2")}
+	cache.Share(pods[:2]...)
 	cache.Replace(pods[:2], 1)
 	cache.Step(2, []resource.Change[*schedulingv1.Pod]{{Key: object.KeyOf(pods[2]), Object: pods[2]}})
 	if diff := cmp.Diff(want, cache.All(), protocmp.Transform()); diff != "" {
@@ -43,7 +44,7 @@ func TestWhatACacheSharesIsForgottenInTime(t *testing.T) {
 		pods = append(pods, sharingPod(fmt.Sprintf("p%04d", i), fmt.Sprint(i+2)))
 	}
 	last := sharingPod("z", "1")
-	cache.Replace(append(pods, last), 1)
+	cache.Share(append(pods, last)...)
 	if first.GetSpec().GetContainers()[0] == last.GetSpec().GetContainers()[0] {
 		t.Error("a part of an object that may be long gone is still kept")
 	}

@@ -157,18 +157,45 @@ func (t *Table[T]) Run(ctx context.Context) error {
 // follow fills the cache and applies every change until the watch ends. Only follow reports unreadable records: any
 // other read may see an outdated record.
 func (t *Table[T]) follow(ctx context.Context) error {
-	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
+	all, revision, err := t.readAll(ctx)
 	if err != nil {
 		return err
 	}
-	t.st.NoteListed(t.prefix(), page)
-	t.Replace(t.objects(page, t.note), page.Revision)
-	w := t.st.Watch(ctx, t.prefix(), page.Revision)
+	t.Replace(all, revision)
+	w := t.st.Watch(ctx, t.prefix(), revision)
 	t.watcher.Store(w)
 	for b := range w.Batches() {
 		t.Step(b.Revision, t.news(b))
 	}
 	return w.Err()
+}
+
+// readPage is how many records are read from etcd at a time.
+const readPage = 1000
+
+// readAll returns the readable objects of the kind, and the revision at which they were read. It reads page by page:
+// records, and objects with parts of their own, take several times the memory of the cache.
+func (t *Table[T]) readAll(ctx context.Context) (all []T, revision int64, err error) {
+	unreadable := map[string]bool{}
+	note := func(r store.Record, err error) {
+		if t.note(r, err); err != nil {
+			unreadable[r.Key] = true
+		}
+	}
+	for o := (store.ListOptions{Limit: readPage}); ; {
+		page, err := t.st.List(ctx, t.prefix(), o)
+		if err != nil {
+			return nil, 0, err
+		}
+		objects := t.objects(page, note)
+		t.Share(objects...)
+		all = append(all, objects...)
+		if !page.More {
+			t.st.NoteListed(t.prefix(), page.Revision, unreadable)
+			return all, page.Revision, nil
+		}
+		o.Revision, o.After = page.Revision, page.Records[len(page.Records)-1].Key
+	}
 }
 
 // objects returns the readable objects of a list. note is called for each record.

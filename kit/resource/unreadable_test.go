@@ -293,3 +293,32 @@ func TestAWatchThatResumesFarBackIsBounded(t *testing.T) {
 		t.Errorf("Watching = %v after %d messages, want OUT_OF_RANGE", err, sent)
 	}
 }
+
+// A process that begins reads a large kind in several parts: none is lost, also where a part ends with a record that
+// cannot be read, and what was deleted unseen is no longer reported.
+func TestALargeKindIsReadInParts(t *testing.T) {
+	table, st, client := sets(t)
+	var many []*machinev1.MachineSet
+	for i := range 2050 {
+		if i != 999 {
+			many = append(many, newSet(fmt.Sprintf("s%04d", i)))
+		}
+	}
+	for _, w := range table.CreateAll(t.Context(), many) {
+		if w.Err != nil {
+			t.Fatal(w.Err)
+		}
+	}
+	key := st.Prefix() + "machinesets/" + ns + "/s0999"
+	if _, err := client.Put(t.Context(), key, "\xffgarbage"); err != nil {
+		t.Fatal(err)
+	}
+	again := store.New(client, st.Prefix())
+	again.NoteUnreadable(store.Unreadable{Key: "machinesets/" + ns + "/gone", Revision: 1})
+	if got := len(running(t, again).All()); got != len(many) {
+		t.Errorf("%d objects, want %d", got, len(many))
+	}
+	if bad := again.Unreadable(); len(bad) != 1 || bad[0].Name != "s0999" {
+		t.Errorf("unreadable records = %+v, want the one", bad)
+	}
+}

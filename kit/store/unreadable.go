@@ -47,22 +47,15 @@ func (s *Store) NoteReadable(key string, revision int64) {
 	}
 }
 
-// NoteListed takes back the records that were noted and are not in a whole list of those with a prefix: they were
-// deleted unseen.
-func (s *Store) NoteListed(keyPrefix string, all Page) {
+// NoteListed takes back the records with a prefix that were noted and are not among the unreadable ones of a whole list
+// at a revision: they were deleted or replaced unseen.
+func (s *Store) NoteListed(keyPrefix string, revision int64, unreadable map[string]bool) {
 	s.unreadable.mu.Lock()
 	defer s.unreadable.mu.Unlock()
-	gone := map[string]bool{}
 	for key, u := range s.unreadable.records {
-		if strings.HasPrefix(key, keyPrefix) && u.Revision <= all.Revision {
-			gone[key] = true
+		if strings.HasPrefix(key, keyPrefix) && u.Revision <= revision && !unreadable[key] {
+			delete(s.unreadable.records, key)
 		}
-	}
-	for _, r := range all.Records {
-		delete(gone, r.Key)
-	}
-	for key := range gone {
-		delete(s.unreadable.records, key)
 	}
 }
 

@@ -35,6 +35,7 @@ func BenchmarkMemoryOfAPod(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+		cache.Share(list...)
 		cache.Replace(list, 1)
 		list = nil
 		b.ReportMetric(float64(heapInUse()-before)/pods, "B/pod")

@@ -37,7 +37,12 @@ func processor(b *testing.B) time.Duration {
 // startFleet runs a scheduler over a fleet of idle nodes that it has seen.
 func startFleet(b *testing.B, nodes int) *cluster {
 	b.Helper()
-	c := start(b)
+	return startFleetOver(b, nodes, etcdtest.Client(b))
+}
+
+func startFleetOver(b *testing.B, nodes int, etcd *clientv3.Client) *cluster {
+	b.Helper()
+	c := startOver(b, etcd)
 	fleet := make([]*nodev1.Node, nodes)
 	for i := range fleet {
 		fleet[i] = newNode(fmt.Sprintf("node-%d", i), "64")

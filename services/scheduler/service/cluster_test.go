@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -44,6 +45,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "system:windl
 // cluster is a scheduler with an owner of nodes that keeps them as the real one does.
 type cluster struct {
 	t         testing.TB
+	etcd      *clientv3.Client
 	ground    *servetest.Ground
 	policy    string
 	nodes     *resource.Table[*nodev1.Node]
@@ -58,11 +60,20 @@ type cluster struct {
 // start runs both over the embedded etcd, with real certificates and real interceptors.
 func start(t testing.TB) *cluster {
 	t.Helper()
-	c := &cluster{t: t, ground: servetest.New(t), dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
+	return startOver(t, etcdtest.Client(t))
+}
+
+// startOver is start with an etcd of the caller.
+func startOver(t testing.TB, etcd *clientv3.Client) *cluster {
+	t.Helper()
+	c := &cluster{
+		t: t, etcd: etcd, ground: servetest.New(t), dir: t.TempDir(),
+		policy: filepath.Join(t.TempDir(), "policy.yaml"),
+	}
 	if err := os.WriteFile(c.policy, append(identity.DefaultPolicy(), grants...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	servetest.Clear(t, etcdtest.Client(t))
+	servetest.Clear(t, etcd)
 	c.startNodeOwner()
 	c.startScheduler()
 	return c
@@ -71,7 +82,7 @@ func start(t testing.TB) *cluster {
 func (c *cluster) startNodeOwner() {
 	c.t.Helper()
 	p := c.ground.Process(serve.Config{Name: nodeOwner, Policy: c.policy})
-	c.nodes = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/"+nodeOwner+"/"), p.Validator,
+	c.nodes = resource.NewTable(store.New(c.etcd, "/windlass/"+nodeOwner+"/"), p.Validator,
 		resource.Config[*nodev1.Node]{KeepStatus: true})
 	if err := resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, c.nodes); err != nil {
 		c.t.Fatal(err)
@@ -88,7 +99,7 @@ func (c *cluster) startScheduler() {
 	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
 		nodeOwner: c.nodeOwner,
 	}})
-	parts, err := build(p, etcdtest.Client(c.t), "scheduler", outside{
+	parts, err := build(p, c.etcd, "scheduler", outside{
 		webhooks: c.webhooks, files: files.Directory{Path: c.files},
 	})
 	if err != nil {
