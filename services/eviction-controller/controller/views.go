@@ -24,10 +24,12 @@ type Views struct {
 	budgets *informer.Informer[*schedulingv1.PodDisruptionBudget]
 	pause   time.Duration // between two nodes of a zone whose pods are evicted for the silence of their agents
 
-	mu        sync.Mutex
-	memory    *plan.Memory
-	witnesses []plan.Witness // as of witnessed; never modified
-	witnessed time.Time
+	counting sync.Mutex // held while a census is made
+
+	mu     sync.Mutex
+	memory *plan.Memory
+	census *plan.Census // as of taken; never modified
+	taken  time.Time
 }
 
 // NewViews returns views of a cluster with an empty memory.
@@ -66,7 +68,7 @@ func (v *Views) Evictions(node *nodev1.Node) plan.EvictionView {
 // Zones returns the view for the states of the zones.
 func (v *Views) Zones() plan.ZonesView {
 	out := plan.ZonesView{
-		Now: time.Now().UTC(), Grace: v.tracker.Grace(), Pause: v.pause, Witnesses: v.lately(0),
+		Now: time.Now().UTC(), Grace: v.tracker.Grace(), Pause: v.pause, Census: v.lately(0),
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,7 +104,7 @@ func (v *Views) Pods(node string) (pods []*schedulingv1.Pod, known bool) {
 	return v.pods.On(node), v.pods.IsSynced()
 }
 
-// reachability returns the state of a node's agent, and of the agents of all nodes if the decision depends on them.
+// reachability returns the state of a node's agent, and a census of all if the decision depends on it.
 func (v *Views) reachability(node *nodev1.Node) plan.Reachability {
 	h := plan.Reachability{Grace: v.tracker.Grace()}
 	v.mu.Lock()
@@ -111,32 +113,47 @@ func (v *Views) reachability(node *nodev1.Node) plan.Reachability {
 	// Read after Disrupted: at the end of a disruption the silence restarts.
 	h.Agent = v.tracker.Agent(node.GetMetadata().GetName())
 	switch {
-	case !h.NeedsWitnesses():
+	case !h.NeedsCensus():
 	case h.Disrupted && h.Agent.Healthy(h.Grace):
-		h.Witnesses = v.lately(0) // it may be the first to send a heartbeat again
+		h.Census = v.lately(0) // it may be the first to send a heartbeat again
 	default:
-		h.Witnesses = v.lately(sameWitnesses)
+		h.Census = v.lately(sameCensus)
 	}
 	return h
 }
 
-// sameWitnesses is for how long the list of witnesses is reused: far less than any grace period. Nodes are often lost
-// together, and a decision about each of them depends on all.
-const sameWitnesses = 100 * time.Millisecond
+// sameCensus is for how long a census is reused: far less than any grace period. Nodes are often lost together, and a
+// decision about each of them depends on all.
+const sameCensus = 100 * time.Millisecond
 
-// lately returns the agents of all nodes as witnesses, from not longer ago than age.
-func (v *Views) lately(age time.Duration) []plan.Witness {
-	v.mu.Lock()
-	list, witnessed := v.witnesses, v.witnessed
-	v.mu.Unlock()
-	if time.Since(witnessed) < age {
-		return list
+// lately returns a census of the agents of all nodes from not longer than age before the call. Concurrent callers share
+// it.
+func (v *Views) lately(age time.Duration) *plan.Census {
+	oldest := time.Now().Add(-age)
+	if c := v.counted(oldest); c != nil {
+		return c
 	}
-	witnessed, list = time.Now(), v.tracker.Witnesses(v.tables.Nodes.All())
+	v.counting.Lock()
+	defer v.counting.Unlock()
+	if c := v.counted(oldest); c != nil {
+		return c
+	}
+	now := time.Now()
+	c := plan.NewCensus(v.tracker.Witnesses(v.tables.Nodes.All()), v.tracker.Grace())
 	v.mu.Lock()
-	v.witnesses, v.witnessed = list, witnessed
-	v.mu.Unlock()
-	return list
+	defer v.mu.Unlock()
+	v.census, v.taken = c, now
+	return c
+}
+
+// counted returns the last census unless it is older than a time.
+func (v *Views) counted(oldest time.Time) *plan.Census {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.taken.Before(oldest) {
+		return nil
+	}
+	return v.census
 }
 
 // settled returns until when nothing is evicted because this process was suspended; zero if it was not.
@@ -243,5 +260,5 @@ func (v *Views) blocked(namespace string) []string {
 func (v *Views) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.memory, v.witnesses, v.witnessed = plan.NewMemory(), nil, time.Time{}
+	v.memory, v.census, v.taken = plan.NewMemory(), nil, time.Time{}
 }

@@ -19,9 +19,9 @@ func processor(b *testing.B) time.Duration {
 }
 
 // BenchmarkSilence is the decisions about nodes whose agents fall silent at once: one about each, as the agents of all
-// are. A decision is repeated after half the grace period.
+// are, and one census of all of them. A decision is repeated after half the grace period.
 func BenchmarkSilence(b *testing.B) {
-	for _, nodes := range []int{500, 5000} {
+	for _, nodes := range []int{1000, 5000, 20_000} {
 		for _, lost := range []int{60, 100} { // percent
 			b.Run(fmt.Sprintf("nodes=%d/lost=%d%%", nodes, lost), func(b *testing.B) {
 				list := make([]*nodev1.Node, nodes)
@@ -40,10 +40,11 @@ func BenchmarkSilence(b *testing.B) {
 				var used time.Duration
 				for b.Loop() {
 					before := processor(b)
+					census := NewCensus(witnesses, grace)
 					for i, n := range list {
 						Node(NodeView{
 							Now: now(), Node: n, Pause: 10 * time.Second, Known: true,
-							Reachability: Reachability{Agent: witnesses[i].Agent, Grace: grace, Witnesses: witnesses},
+							Reachability: Reachability{Agent: witnesses[i].Agent, Grace: grace, Census: census},
 						})
 					}
 					used += processor(b) - before

@@ -21,11 +21,11 @@ import (
 // Limits of a Course.
 const (
 	mostSteps = 50_000
-	// mostWork bounds the time of a course: how many agents all its decisions may read. It is a few seconds.
+	// mostWork bounds the time of a course. It is a few seconds.
 	mostWork = 30_000_000
-	// made is the work of making a witness, as a multiple of reading one.
+	// made is the work of making a witness.
 	made = 10
-	// decided is that of a decision, without the agents that it reads, and also that of each pod of the node.
+	// decided is that of a decision, and also that of each pod of the node.
 	decided = 100
 	// mostSet is by how much the wall clock may be set in all: the sums of more do not fit a Duration.
 	mostSet = 100 * 365 * 24 * time.Hour
@@ -82,10 +82,10 @@ type Course struct {
 	pods      map[string]map[object.Key]*schedulingv1.Pod // by the name of the node
 	hosts     map[object.Key]string                       // the nodes of all pods there ever were
 	agents    map[string]givenAgent
-	silent    map[string]bool // the agents that send no heartbeats, by node
-	renewed   time.Duration   // at the end of a disruption
-	witnesses []Witness
-	places    map[string]int // of nodes in witnesses
+	silent    map[string]bool     // the agents that send no heartbeats, by node
+	renewed   time.Duration       // at the end of a disruption
+	witnesses map[string]*Witness // by the name of the node
+	census    *Census             // of the witnesses
 	queue     dueQueue
 	due       map[string]time.Duration
 }
@@ -108,7 +108,7 @@ func NewCourse(g Given, events []*schedulingv1.EvictionEvent, span time.Duration
 	c := &Course{
 		Given: g, span: span, nodes: map[string]*nodev1.Node{}, pods: map[string]map[object.Key]*schedulingv1.Pod{},
 		hosts: map[object.Key]string{}, agents: map[string]givenAgent{}, silent: map[string]bool{},
-		places: map[string]int{}, due: map[string]time.Duration{}, renewed: -1 << 62,
+		witnesses: map[string]*Witness{}, census: NewCensus(nil, g.Grace), due: map[string]time.Duration{}, renewed: -1 << 62,
 	}
 	for i, e := range events {
 		c.events = append(c.events, event{e, i})
@@ -220,7 +220,7 @@ func (c *Course) decide(name string) {
 	}
 	v := c.nodeView(name)
 	p := Node(v)
-	c.work += decided*(1+len(v.Pods)) + len(v.Witnesses)
+	c.work += decided * (1 + len(v.Pods))
 	c.do(v, p)
 	e := Evictions(c.evictionView(name))
 	c.do(v, Plan{Do: e.Do})
@@ -326,8 +326,8 @@ func (c *Course) reachability(n *nodev1.Node) Reachability {
 		Agent: c.agent(n.GetMetadata().GetName(), c.renewed), Grace: c.Grace, Disrupted: c.Memory.Disrupted(),
 		ZoneState: c.Memory.ZoneState(Zone(n)),
 	}
-	if h.NeedsWitnesses() {
-		h.Witnesses = c.witnesses
+	if h.NeedsCensus() {
+		h.Census = c.census
 	}
 	return h
 }
@@ -347,23 +347,24 @@ func (c *Course) agent(name string, begin time.Duration) Agent {
 // passed updates the witnesses after time has passed: it changes those that are silent.
 func (c *Course) passed() {
 	for name := range c.silent {
-		c.witnesses[c.places[name]] = WitnessOf(c.nodes[name], c.agent(name, -1<<62))
+		c.census.change(c.witnesses[name], WitnessOf(c.nodes[name], c.agent(name, -1<<62)))
 	}
 	c.work += made * len(c.silent)
 }
 
-// witness makes or updates the witness of a node. Their order does not matter.
+// witness makes or updates the witness of a node.
 func (c *Course) witness(name string) {
 	n := c.nodes[name]
 	if n == nil {
 		return
 	}
-	i, ok := c.places[name]
-	if !ok {
-		i = len(c.witnesses)
-		c.places[name], c.witnesses = i, append(c.witnesses, Witness{})
+	next := WitnessOf(n, c.agent(name, -1<<62))
+	if w := c.witnesses[name]; w != nil {
+		c.census.change(w, next)
+	} else {
+		c.witnesses[name] = &next
+		c.census.add(&next)
 	}
-	c.witnesses[i] = WitnessOf(n, c.agent(name, -1<<62))
 	if delete(c.silent, name); c.agents[name].silent {
 		c.silent[name] = true
 	}
@@ -371,12 +372,9 @@ func (c *Course) witness(name string) {
 
 // removeNode removes a node, with its pods and its agent.
 func (c *Course) removeNode(name string) {
-	last := len(c.witnesses) - 1
-	i, moved := c.places[name], c.witnesses[last].Name
-	c.witnesses[i], c.places[moved] = c.witnesses[last], i
-	c.witnesses = c.witnesses[:last]
+	c.census.remove(c.witnesses[name])
+	delete(c.witnesses, name)
 	delete(c.silent, name)
-	delete(c.places, name)
 	delete(c.nodes, name)
 	delete(c.pods, name)
 	delete(c.agents, name)

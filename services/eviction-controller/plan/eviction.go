@@ -79,7 +79,7 @@ func Deadlines(v EvictionView) []Eviction {
 	disrupted := new(Plan).disruption(&v.Reachability)
 	d := doubts{doubt(v.Now, v.Agent, v.Grace, disrupted), "the node's agent may still send a heartbeat"}
 	if d.until.IsZero() {
-		if _, stopped := healthOf(v.Witnesses, Zone(v.Node), v.Grace).pace(0); stopped {
+		if _, stopped := v.Census.health(Zone(v.Node)).pace(0); stopped {
 			d = doubts{v.Now.Add(v.Grace / 2), "evictions are stopped since most nodes of its zone are lost"}
 		}
 	}

@@ -177,7 +177,7 @@ func (m *Memory) Remember(zones []*nodev1.ZoneMemory, disrupted bool, nodes []*n
 	}
 }
 
-// Disrupted reports whether there was a full disruption at the last decision; see disrupted.
+// Disrupted reports whether there was a full disruption at the last decision; see Census.disrupted.
 func (m *Memory) Disrupted() bool { return m.disrupted }
 
 // Blocked returns the nodes with pods of a namespace whose eviction was refused.

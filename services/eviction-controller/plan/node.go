@@ -98,11 +98,11 @@ func Node(v NodeView) Plan {
 // zone adds a change of the state of the node's zone to the plan. It is decided with each node of the zone; the other
 // nodes that are affected decide again.
 func (p *Plan) zone(v NodeView) {
-	if v.Given || len(v.Witnesses) == 0 {
+	if v.Given || v.Census.empty() {
 		return
 	}
 	zone := Zone(v.Node)
-	z := healthOf(v.Witnesses, zone, v.Grace)
+	z := v.Census.health(zone)
 	if z.state != cmp.Or(v.ZoneState, Normal) {
 		p.Do = append(p.Do, Action{
 			Verb: ChangeZone, Object: object.Reference(v.Node), Zone: zone, ZoneState: z.state,
@@ -124,8 +124,8 @@ func (p *Plan) evictions(v NodeView, next *nodev1.Node, disrupted bool) *nodev1.
 		switch {
 		case v.Given:
 			return nil
-		case len(v.Witnesses) > 0:
-			z := healthOf(v.Witnesses, zone, v.Grace)
+		case !v.Census.empty():
+			z := v.Census.health(zone)
 			wait, slow := z.pace(v.Pause)
 			stopped = stopped || slow
 			out.Zone, out.ZoneState = zoneName(zone), z.state
@@ -166,7 +166,7 @@ func (p *Plan) place(v NodeView, out *nodev1.NodeEvictions, ready *nodev1.NodeCo
 	if accused {
 		return
 	}
-	n, _ := ahead(v.Witnesses, Zone(v.Node), v.Node.GetMetadata().GetName(), v.Turn.Node,
+	n, _ := v.Census.ahead(Zone(v.Node), v.Node.GetMetadata().GetName(), v.Turn.Node,
 		ready.GetLastTransitionTime().AsTime())
 	out.QueuePosition = int32(min(n+1, mostQueue))
 	if stopped || n >= mostQueue {
@@ -201,8 +201,8 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 		return hold(time.Time{}, maySpeak, "")
 	}
 	zone, name := Zone(v.Node), v.Node.GetMetadata().GetName()
-	wait, stopped := healthOf(v.Witnesses, zone, v.Grace).pace(v.Pause)
-	n, first := ahead(v.Witnesses, zone, name, v.Turn.Node, ready.GetLastTransitionTime().AsTime())
+	wait, stopped := v.Census.health(zone).pace(v.Pause)
+	n, first := v.Census.ahead(zone, name, v.Turn.Node, ready.GetLastTransitionTime().AsTime())
 	switch until := v.Turn.At.Add(wait); {
 	case stopped:
 		return hold(v.Now.Add(v.Grace/2), mostLost, "more nodes of the zone are ready")

@@ -292,7 +292,7 @@ func TestNodeSettles(t *testing.T) {
 		if got := find(v.Node.GetStatus().GetConditions(), Ready); gone && got.GetStatus() != "Unknown" {
 			t.Fatalf("silent for %v, and Ready is %q", v.Agent.Silence, got.GetStatus())
 		}
-		disrupted := disrupted(v.Witnesses, grace) && v.Agent.Settled(grace)
+		disrupted := v.Census.disrupted() && v.Agent.Settled(grace)
 		if second.Wake.IsZero() != (gone && !disrupted) {
 			t.Fatalf("wake at %v, silent for %v", second.Wake, v.Agent.Silence)
 		}

@@ -243,10 +243,11 @@ func (c *cluster) reachability(name string) Reachability {
 		Agent: c.agent(name), Grace: grace, Disrupted: c.memory.Disrupted(),
 		ZoneState: c.memory.ZoneState(Zone(c.nodes[name])),
 	}
+	var nodes []Witness
 	for _, n := range sorted(c.nodes) {
-		w := WitnessOf(n, c.agent(n.Metadata.Name))
-		h.Witnesses = append(h.Witnesses, w)
+		nodes = append(nodes, WitnessOf(n, c.agent(n.Metadata.Name)))
 	}
+	h.Census = NewCensus(nodes, grace)
 	return h
 }
 

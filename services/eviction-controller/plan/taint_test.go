@@ -126,7 +126,7 @@ func TestTaintsOfANode(t *testing.T) {
 			"in a full disruption no pod has to leave",
 			NodeView{
 				Node:         newNode(tainted(since(unreachable, -time.Hour))),
-				Reachability: Reachability{Agent: lost, Witnesses: []Witness{{Agent: lost}}},
+				Reachability: Reachability{Agent: lost, Census: NewCensus([]Witness{{Agent: lost}}, grace)},
 			},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
 		},
@@ -243,7 +243,7 @@ func TestDisrupted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := slices.Clone(tc.nodes)
-			if got := disrupted(tc.nodes, grace); got != tc.want {
+			if got := NewCensus(tc.nodes, grace).disrupted(); got != tc.want {
 				t.Errorf("Disrupted = %v, want %v", got, tc.want)
 			}
 			if diff := cmp.Diff(before, tc.nodes); diff != "" {
@@ -293,9 +293,9 @@ func anyHearing(t *rapid.T) Reachability {
 	}}
 	switch rapid.IntRange(0, 2).Draw(t, "witnesses") {
 	case 1:
-		h.Witnesses = []Witness{{Agent: lost}}
+		h.Census = NewCensus([]Witness{{Agent: lost}}, grace)
 	case 2:
-		h.Witnesses = []Witness{{Agent: Agent{Reported: true}}}
+		h.Census = NewCensus([]Witness{{Agent: Agent{Reported: true}}}, grace)
 	}
 	return h
 }

@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -48,16 +47,16 @@ func comesBefore(node string) string { return fmt.Sprintf("node %s of its zone c
 type Reachability struct {
 	Agent Agent
 	Grace time.Duration // an agent counts as lost after this silence
-	// Witnesses are the agents of all nodes. They may be left out if there was no disruption and the agent is healthy or
-	// not settled.
-	Witnesses []Witness
+	// Census has the agents of all nodes. It may be left out if there was no disruption and the agent is healthy or not
+	// settled.
+	Census    *Census
 	Disrupted bool   // whether there was a full disruption of all zones at the last decision
 	ZoneState string // state of the node's zone at the last decision; empty means Normal
 	Given     bool   // the node is not a live one: it has no agent, and its conditions are taken as they are
 }
 
-// NeedsWitnesses reports whether a decision depends on the agents of all nodes, given the state of the node's own.
-func (h Reachability) NeedsWitnesses() bool {
+// NeedsCensus reports whether a decision depends on the agents of all nodes, given the state of the node's own.
+func (h Reachability) NeedsCensus() bool {
 	if h.Agent.Healthy(h.Grace) {
 		// It may be the first to send a heartbeat again, or its zone may have recovered with it.
 		return h.Disrupted || cmp.Or(h.ZoneState, Normal) != Normal
@@ -69,10 +68,10 @@ func (h Reachability) NeedsWitnesses() bool {
 // for an agent that is settled and not healthy. At the end of a disruption the grace period of all silent agents
 // restarts, and h is updated accordingly.
 func (p *Plan) disruption(h *Reachability) bool {
-	if len(h.Witnesses) == 0 || !h.Agent.Settled(h.Grace) {
+	if h.Census.empty() || !h.Agent.Settled(h.Grace) {
 		return false
 	}
-	now := disrupted(h.Witnesses, h.Grace)
+	now := h.Census.disrupted()
 	switch {
 	case h.Disrupted && !now:
 		p.Do = append(p.Do, Action{Verb: EndDisruption, Reason: "agents send heartbeats again"})
@@ -139,45 +138,10 @@ func Zone(node *nodev1.Node) string {
 	return region + "/" + zone
 }
 
-// disrupted reports a full disruption of all zones: of the nodes that count, none is ready, and no agent of the control
-// plane sends heartbeats. Then it is more likely that this service is disconnected than that all nodes failed together,
-// and no pod is evicted. An agent that was silent for half the grace period does not count: of nodes that fail
-// together, one is always the first to be lost. An agent whose silence has only begun to count does. Source:
-// Kubernetes' node lifecycle controller, which has no agents of the control plane.
-func disrupted(nodes []Witness, grace time.Duration) bool {
-	workers := slices.ContainsFunc(nodes, func(w Witness) bool { return !w.ControlPlane })
-	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(w Witness) bool {
-		beats := w.Agent.Silence < grace/2
-		return beats && (w.Agent.NotReady == "" || workers && w.ControlPlane)
-	})
-}
-
 // zoneHealth is the state of a zone.
 type zoneHealth struct {
 	state       string
 	lost, total int // nodes that count
-}
-
-// healthOf returns the state of a zone. Control-plane nodes count only if there are no other nodes.
-func healthOf(nodes []Witness, zone string, grace time.Duration) zoneHealth {
-	z := zoneHealth{state: Normal}
-	workers := slices.ContainsFunc(nodes, func(w Witness) bool { return !w.ControlPlane })
-	for _, w := range nodes {
-		if w.Zone != zone || workers && w.ControlPlane {
-			continue
-		}
-		z.total++
-		if w.Agent.NotReady != "" || w.Agent.Silence >= grace {
-			z.lost++
-		}
-	}
-	switch {
-	case z.total > 0 && z.lost == z.total:
-		z.state = FullDisruption
-	case z.lost >= leastBad && 100*z.lost >= mostBad*z.total:
-		z.state = PartialDisruption
-	}
-	return z
 }
 
 // pace returns the time between two nodes of the zone whose pods have to leave for the silence of their agents: pause,
@@ -209,27 +173,8 @@ func (z zoneHealth) text(zone string, pause time.Duration) string {
 // zoneName returns a zone for people: see NodeEvictions.zone.
 func zoneName(zone string) string { return strings.Trim(zone, "/") }
 
-// ahead returns how many nodes of a zone come before a node in the queue for the NoExecute taint: those that are not
-// ready for longer, and of those for equally long the ones with lesser names. holder has its turn and is not counted.
-func ahead(nodes []Witness, zone, name, holder string, since time.Time) (n int, first string) {
-	var least Witness
-	for _, w := range nodes {
-		before := func(since time.Time, name string) bool {
-			return w.Waits.Before(since) || w.Waits.Equal(since) && w.Name < name
-		}
-		if w.Zone != zone || w.Waits.IsZero() || w.Name == name || w.Name == holder || !before(since, name) {
-			continue
-		}
-		n++
-		if first == "" || before(least.Waits, least.Name) {
-			first, least = w.Name, w
-		}
-	}
-	return n, first
-}
-
 // doubt returns until when no pod is evicted for the silence of a node's agent; zero means that the agent is certainly
-// not healthy. disrupted is whether there is a full disruption; see disrupted.
+// not healthy. disrupted is whether there is a full disruption; see Census.disrupted.
 func doubt(now time.Time, a Agent, grace time.Duration, disrupted bool) time.Time {
 	switch {
 	case a.Healthy(grace):

@@ -42,7 +42,7 @@ func TestPace(t *testing.T) {
 			for range tc.lost {
 				nodes = append(nodes, Witness{Zone: "z", Agent: Agent{Silence: grace}})
 			}
-			z := healthOf(nodes, "z", grace)
+			z := NewCensus(nodes, grace).health("z")
 			if wait, stopped := z.pace(10 * time.Second); wait != tc.wait || stopped != tc.stopped {
 				t.Errorf("%v paces %v, %v, want %v, %v", z, wait, stopped, tc.wait, tc.stopped)
 			}
@@ -114,7 +114,8 @@ func TestANodeThatWaitsForOthersOfItsZone(t *testing.T) {
 // TestAFullDisruptionBeginsAndEnds has the end noticed by the first agent that sends a heartbeat, and by one that does
 // not: for that one silence counts from then.
 func TestAFullDisruptionBeginsAndEnds(t *testing.T) {
-	all, one := []Witness{{Agent: lost}, {Agent: lost}}, []Witness{{Agent: lost}, {Agent: Agent{Reported: true}}}
+	all := NewCensus([]Witness{{Agent: lost}, {Agent: lost}}, grace)
+	one := NewCensus([]Witness{{Agent: lost}, {Agent: Agent{Reported: true}}}, grace)
 	for _, tc := range []struct {
 		name         string
 		reachability Reachability
@@ -123,26 +124,26 @@ func TestAFullDisruptionBeginsAndEnds(t *testing.T) {
 	}{
 		{
 			"no agent sends heartbeats",
-			Reachability{Agent: lost, Witnesses: all},
+			Reachability{Agent: lost, Census: all},
 			true, false,
 			"no node's agent sends heartbeats, so it is more likely that this service is disconnected",
 		},
 		{
 			"and stays so",
-			Reachability{Agent: lost, Witnesses: all, Disrupted: true},
+			Reachability{Agent: lost, Census: all, Disrupted: true},
 			false, false,
 			"no node's agent sends heartbeats, so it is more likely that this service is disconnected",
 		},
-		{"a heartbeat ends it", Reachability{Agent: Agent{Reported: true}, Witnesses: one, Disrupted: true}, false, true, ""},
+		{"a heartbeat ends it", Reachability{Agent: Agent{Reported: true}, Census: one, Disrupted: true}, false, true, ""},
 		{
 			"the grace of a silent agent restarts",
-			Reachability{Agent: lost, Witnesses: one, Disrupted: true},
+			Reachability{Agent: lost, Census: one, Disrupted: true},
 			false, true,
 			"its agent may still send a heartbeat within the grace period",
 		},
 		{
 			"one that may still send a heartbeat does not count",
-			Reachability{Agent: Agent{}, Witnesses: all},
+			Reachability{Agent: Agent{}, Census: all},
 			false, false,
 			"its agent may still send a heartbeat within the grace period",
 		},
@@ -183,7 +184,7 @@ func zoneOf(well int, names ...string) []Witness {
 func TestEvictionsStopForNodesThatWereTaintedBeforeTheirZoneWasDisrupted(t *testing.T) {
 	node := newNode(tainted(since("node.kubernetes.io/unreachable", -time.Hour), since("k", -time.Hour)))
 	v := EvictionView{
-		Now: now(), Node: node, Reachability: Reachability{Grace: grace, Agent: lost, Witnesses: zoneOf(2, "a", "b", "c")},
+		Now: now(), Node: node, Reachability: Reachability{Grace: grace, Agent: lost, Census: NewCensus(zoneOf(2, "a", "b", "c"), grace)},
 		Pods: []*schedulingv1.Pod{
 			newPod("p", tolerating("k", -1)), newPod("q", tolerating("node.kubernetes.io/unreachable", 60), tolerating("k", -1)),
 			newPod("r", tolerating("node.kubernetes.io/unreachable", -1)),
@@ -201,7 +202,7 @@ func TestEvictionsStopForNodesThatWereTaintedBeforeTheirZoneWasDisrupted(t *test
 	}, got); diff != "" {
 		t.Errorf("in a stopped zone (-want +got):\n%s", diff)
 	}
-	v.Witnesses = zoneOf(3, "a", "b")
+	v.Census = NewCensus(zoneOf(3, "a", "b"), grace)
 	if p := Evictions(v); len(p.Ask) != 3 {
 		t.Errorf("once the zone has recovered, %d pods are evicted", len(p.Ask))
 	}
@@ -280,7 +281,7 @@ func TestANodeReportsItsZoneItsPlaceAndItsNextEviction(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := Node(NodeView{
 				Now: now(), Node: tc.node, Pods: pods, Known: true, Turn: tc.last, Pause: 10 * time.Second,
-				Reachability: Reachability{Grace: grace, Agent: lost, Witnesses: tc.zone, ZoneState: tc.state},
+				Reachability: Reachability{Grace: grace, Agent: lost, Census: NewCensus(tc.zone, grace), ZoneState: tc.state},
 			})
 			if diff := cmp.Diff(tc.want, p.NodeAfter(tc.node).Status.Evictions, protocmp.Transform()); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)

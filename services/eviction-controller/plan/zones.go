@@ -15,7 +15,7 @@ type ZonesView struct {
 	Now       time.Time     // UTC
 	Grace     time.Duration // an agent counts as lost after this silence
 	Pause     time.Duration // between two nodes of a zone whose pods are evicted for the silence of their agents
-	Witnesses []Witness     // the agents of all nodes
+	Census    *Census       // of the agents of all nodes
 	Disrupted bool          // whether there was a full disruption of all zones at the last decision
 	States    map[string]string
 	Turns     map[string]Turn
@@ -36,29 +36,28 @@ type ZonePlan struct {
 
 // Zones returns the states of all zones, ordered by their names, and whether all are disrupted, with the reason.
 func Zones(v ZonesView) (zones []ZonePlan, disruption bool, reason string) {
-	disruption = disrupted(v.Witnesses, v.Grace)
+	disruption = v.Census.disrupted()
 	switch {
 	case disruption:
 		reason = noHeartbeats + ", so nothing is evicted for that"
 	case v.Disrupted:
 		reason = "agents send heartbeats again"
-	case len(v.Witnesses) == 0:
+	case v.Census.empty():
 		reason = "there are no nodes"
 	default:
 		reason = "a node is ready, or an agent of the control plane sends heartbeats"
 	}
-	names := map[string]bool{}
-	for _, w := range v.Witnesses {
-		names[w.Zone] = true
+	if v.Census == nil {
+		return nil, disruption, reason
 	}
-	for _, zone := range slices.Sorted(maps.Keys(names)) {
+	for _, zone := range slices.Sorted(maps.Keys(v.Census.zones)) {
 		zones = append(zones, v.zone(zone, disruption))
 	}
 	return zones, disruption, reason
 }
 
 func (v ZonesView) zone(zone string, disrupted bool) ZonePlan {
-	z := healthOf(v.Witnesses, zone, v.Grace)
+	z := v.Census.health(zone)
 	wait, stopped := z.pace(v.Pause)
 	out := ZonePlan{
 		Zone: zoneName(zone), State: z.state, Was: cmp.Or(v.States[zone], Normal), Lost: z.lost, Total: z.total,
@@ -68,7 +67,7 @@ func (v ZonesView) zone(zone string, disrupted bool) ZonePlan {
 		out.Rate = float64(time.Second) / float64(wait)
 	}
 	turn := v.Turns[zone]
-	queue := v.queue(zone, turn.Node)
+	queue := v.Census.zones[zone].from(turn.Node)
 	if len(queue) == 0 {
 		return out
 	}
@@ -93,25 +92,14 @@ func (v ZonesView) zone(zone string, disrupted bool) ZonePlan {
 	return out
 }
 
-// queue returns the nodes of a zone that wait for the NoExecute taint, in order: see ahead. The node that has its turn
-// comes first.
-func (v ZonesView) queue(zone, holder string) []Witness {
-	var out []Witness
-	for _, w := range v.Witnesses {
-		if w.Zone == zone && !w.Waits.IsZero() {
-			out = append(out, w)
-		}
+// from returns the queue of a zone, with the node that has its turn first.
+func (z *zoneCensus) from(holder string) []*Witness {
+	w := z.waiting[holder]
+	if w == nil {
+		return z.queue
 	}
-	slices.SortFunc(out, func(a, b Witness) int {
-		if (a.Name == holder) != (b.Name == holder) {
-			if a.Name == holder {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(a.Waits.Compare(b.Waits), cmp.Compare(a.Name, b.Name))
-	})
-	return out
+	i := slices.Index(z.queue, w)
+	return slices.Concat([]*Witness{w}, z.queue[:i], z.queue[i+1:])
 }
 
 // Zones returns the view for the states of the zones of given nodes.
@@ -120,9 +108,11 @@ func (g Given) Zones() ZonesView {
 		Now: g.Now, Grace: g.Grace, Pause: g.Pause, Disrupted: g.Memory.Disrupted(), States: g.Memory.ZoneStates(),
 		Turns: g.Memory.Turns(),
 	}
-	for _, n := range g.Nodes {
-		v.Witnesses = append(v.Witnesses, givenWitness(g.Now, n, g.agent(n), g.Grace))
+	nodes := make([]Witness, len(g.Nodes))
+	for i, n := range g.Nodes {
+		nodes[i] = givenWitness(g.Now, n, g.agent(n), g.Grace)
 	}
+	v.Census = NewCensus(nodes, g.Grace)
 	return v
 }
 

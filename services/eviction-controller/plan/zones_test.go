@@ -117,7 +117,7 @@ func TestZonesSayWhatNodesDecide(t *testing.T) {
 			name := n.GetMetadata().GetName()
 			p := Node(NodeView{
 				Now: now(), Node: n, Turn: m.Turn("/z"), Pause: g.Pause,
-				Reachability: Reachability{Agent: givenAgentOf(n, grace), Grace: grace, Witnesses: v.Witnesses},
+				Reachability: Reachability{Agent: givenAgentOf(n, grace), Grace: grace, Census: v.Census},
 			})
 			tainted := slices.ContainsFunc(p.NodeAfter(n).GetSpec().GetTaints(), func(t *nodev1.Taint) bool {
 				return markOf(t).silence()
