@@ -184,25 +184,30 @@ func (c *Controller) reconcilePods(ctx context.Context, name string) (time.Time,
 		failed = append(failed, err)
 		wake = controller.Earliest(wake, w)
 	}
-	w, err := c.carryOut(ctx, name, func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
+	w, err := c.carryOut(ctx, func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error) {
 		node, ok := c.Tables.Nodes.Lookup("", name)
 		if !ok {
-			return plan.Plan{}, nil
+			return plan.Plan{}, nil, nil
 		}
-		return plan.Evictions(c.Views.Evictions(node)), nil
+		// Without the lock of the node: no permit is involved, and a write of the node must not delay an eviction.
+		p := plan.Evictions(c.Views.Evictions(node))
+		return p, nil, c.do(ctx, p.Do)
 	})
 	return controller.Earliest(wake, w), errors.Join(append(failed, err)...)
 }
 
+// drain carries out the next steps of a drain. Each decision and its actions are made with the lock of the node held: a
+// decision to release a permit must see all its users.
 func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
-	node := d.GetSpec().GetNodeName()
-	wake, err := c.carryOut(ctx, node, func(answers []plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
+	wake, err := c.carryOut(ctx, func(answers []plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error) {
+		defer c.locks.lock(d.GetSpec().GetNodeName())()
 		now, ok := c.Tables.Drains.Lookup("", d.GetMetadata().GetName())
 		if !ok || now.GetMetadata().GetUid() != d.GetMetadata().GetUid() {
-			return plan.Plan{}, nil
+			return plan.Plan{}, nil, nil
 		}
 		v := c.Views.Drain(now).With(answers)
-		return plan.Drain(v), v.Budgets
+		p := plan.Drain(v)
+		return p, v.Budgets, c.do(ctx, p.Do)
 	})
 	if err != nil {
 		err = fmt.Errorf("drain %q: %w", d.GetMetadata().GetName(), err)
@@ -210,17 +215,15 @@ func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, err
 	return wake, err
 }
 
-// carryOut decides, carries out the actions, asks the questions, records the answers, and repeats with them until there
-// is no question or a service does not answer. In the latter case it returns instead of waiting, so that other nodes
-// are not delayed, and asks again at the returned time. decide also returns the budgets that it decided on.
-func (c *Controller) carryOut(ctx context.Context, node string,
-	decide func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget),
+// carryOut decides and carries out the actions, asks the questions, records the answers, and repeats with them until
+// there is no question or a service does not answer. In the latter case it returns instead of waiting, so that other
+// nodes are not delayed, and asks again at the returned time. decide also returns the budgets that it decided on.
+func (c *Controller) carryOut(ctx context.Context,
+	decide func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error),
 ) (time.Time, error) {
 	var answers []plan.Answered
 	for {
-		p, budgets, err := c.decideAndDo(ctx, node, func() (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
-			return decide(answers)
-		})
+		p, budgets, err := decide(answers)
 		silent := slices.ContainsFunc(answers, func(a plan.Answered) bool { return a.Code == plan.Away })
 		switch {
 		case err != nil || len(p.Ask) == 0:
@@ -238,16 +241,6 @@ func (c *Controller) carryOut(ctx context.Context, node string,
 		}
 		answers = append(answers, given...)
 	}
-}
-
-// decideAndDo decides about a node or a drain of it and carries out the actions, with the lock of the node held: a
-// decision to release a permit must see all its users.
-func (c *Controller) decideAndDo(ctx context.Context, node string,
-	decide func() (plan.Plan, []*schedulingv1.PodDisruptionBudget),
-) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error) {
-	defer c.locks.lock(node)()
-	p, budgets := decide()
-	return p, budgets, c.do(ctx, p.Do)
 }
 
 // report logs the result of an eviction. A refused eviction of a drain is not logged: it is in the drain's status.

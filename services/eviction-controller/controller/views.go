@@ -59,9 +59,12 @@ func (v *Views) Node(node *nodev1.Node) plan.NodeView {
 func (v *Views) Evictions(node *nodev1.Node) plan.EvictionView {
 	name := node.GetMetadata().GetName()
 	pods := v.pods.On(name)
+	// Read before Now: otherwise the time that the plan gives for the end of a span would be too early by the time
+	// between the two, and the next decision would have to wait once more.
+	clock := liveness.Uptime()
 	return plan.EvictionView{
 		Now: time.Now().UTC(), Node: node, Pods: pods, Reachability: v.reachability(node), Tries: v.tries(pods),
-		Settled: v.settled(), Clock: liveness.Uptime(), Seen: v.seen(pods),
+		Settled: v.settled(), Clock: clock, Seen: v.seen(pods),
 	}
 }
 

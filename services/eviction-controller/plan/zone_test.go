@@ -184,7 +184,9 @@ func zoneOf(well int, names ...string) []Witness {
 func TestEvictionsStopForNodesThatWereTaintedBeforeTheirZoneWasDisrupted(t *testing.T) {
 	node := newNode(tainted(since("node.kubernetes.io/unreachable", -time.Hour), since("k", -time.Hour)))
 	v := EvictionView{
-		Now: now(), Node: node, Reachability: Reachability{Grace: grace, Agent: lost, Census: NewCensus(zoneOf(2, "a", "b", "c"), grace)},
+		Now: now(), Node: node, Reachability: Reachability{
+			Grace: grace, Agent: lost, Census: NewCensus(zoneOf(2, "a", "b", "c"), grace),
+		},
 		Pods: []*schedulingv1.Pod{
 			newPod("p", tolerating("k", -1)), newPod("q", tolerating("node.kubernetes.io/unreachable", 60), tolerating("k", -1)),
 			newPod("r", tolerating("node.kubernetes.io/unreachable", -1)),
