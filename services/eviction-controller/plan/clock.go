@@ -9,6 +9,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Clock is a reading of a host's monotonic clock, which is never set. The zero Clock is none: only the wall clock
@@ -52,6 +53,41 @@ func Observe(node *nodev1.Node, c Clock) {
 		next.Evictions = nil
 	}
 	node.Status = next
+}
+
+// added returns when a taint was set, by the present wall clock. A time in the future is that of a clock that was ahead
+// and was corrected since: the taint counts as set when it was observed first on the present boot, or else now.
+func added(now time.Time, node *nodev1.Node, t *nodev1.Taint, c Clock) time.Time {
+	switch at := t.GetTimeAdded(); {
+	case at == nil:
+		return now
+	case !at.AsTime().After(now):
+		return at.AsTime()
+	}
+	if o := observation(node, t, c); c.Boot != "" && o != nil {
+		return now.Add(o.GetUptime().AsDuration() - c.Uptime)
+	}
+	return now
+}
+
+// correct replaces the times of NoExecute taints that are in the future, so that pods do not leave late: see added.
+// node is modified; its taints and what was observed about them are not.
+func correct(node *nodev1.Node, now time.Time, c Clock) {
+	list := node.GetSpec().GetTaints()
+	for i, t := range list {
+		if t.GetEffect() != placement.NoExecute || !t.GetTimeAdded().AsTime().After(now) {
+			continue
+		}
+		at := timestamppb.New(added(now, node, t, c).Truncate(time.Millisecond))
+		if o := observation(node, t, c); o != nil {
+			observed := node.GetStatus().GetEvictions().GetObserved()
+			next := proto.CloneOf(o)
+			next.TimeAdded = at
+			observed[slices.Index(observed, o)] = next
+		}
+		list[i] = proto.CloneOf(t)
+		list[i].TimeAdded = at
+	}
 }
 
 // observation returns what is recorded about a taint on the boot of a clock; nil if nothing is.

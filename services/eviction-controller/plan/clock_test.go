@@ -1,12 +1,15 @@
 package plan
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -77,6 +80,15 @@ func TestNoPodIsEvictedBeforeItsSecondsPassedOnTheMonotonicClock(t *testing.T) {
 			name: "there is no clock", taint: -time.Hour, node: observedAt(boot, time.Second),
 			want: 300*time.Second - time.Hour,
 		},
+		{
+			name: "the taint was set by a clock that was ahead", taint: time.Hour, node: observedAt(boot, 100*time.Second),
+			clock: Clock{boot, uptime}, want: 200 * time.Second,
+		},
+		{
+			name: "the same on another host", taint: time.Hour, node: observedAt("other", 100*time.Second),
+			clock: Clock{boot, uptime}, want: 300 * time.Second,
+		},
+		{name: "the same without a clock", taint: time.Hour, node: func(*nodev1.Node) {}, want: 300 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := newPod("p", append(tc.pod, tolerating("k", 300))...)
@@ -90,6 +102,61 @@ func TestNoPodIsEvictedBeforeItsSecondsPassedOnTheMonotonicClock(t *testing.T) {
 			if got := e.At.Sub(now()); got != tc.want || (e.Verdict == Evict) != (tc.want <= 0) {
 				t.Errorf("%s at %v, want %v", e.Verdict, got, tc.want)
 			}
+		})
+	}
+}
+
+// TestATimeInTheFutureIsCorrected decides about a node with taints that were set by a clock that was ahead, and again
+// when the clock shows that time: the correction stays.
+func TestATimeInTheFutureIsCorrected(t *testing.T) {
+	ours := placement.NotReadyTaint
+	for _, tc := range []struct {
+		name  string
+		taint *nodev1.Taint
+		node  func(*nodev1.Node)
+		clock Clock
+		want  time.Duration // when the taint was set, relative to now
+	}{
+		{"the past stays", since("k", -time.Hour), observedAt(boot, time.Minute), Clock{boot, uptime}, -time.Hour},
+		{"the present stays", since("k", 0), observedAt(boot, time.Minute), Clock{boot, uptime}, 0},
+		{"set when it was observed", since("k", time.Hour), observedAt(boot, time.Minute), Clock{boot, uptime}, -time.Minute},
+		{"also one of ours", since(ours, time.Hour), observedAt(boot, time.Minute), Clock{boot, uptime}, -time.Minute},
+		{"observed on another boot", since("k", time.Hour), observedAt("other", time.Minute), Clock{boot, uptime}, 0},
+		{"not observed", since("k", time.Hour), func(*nodev1.Node) {}, Clock{boot, uptime}, 0},
+		{"without a clock", since("k", time.Hour), func(*nodev1.Node) {}, Clock{}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := NodeView{
+				Now: now(), Node: newNode(tainted(tc.taint), tc.node), Clock: tc.clock, Known: true,
+				Reachability: Reachability{Grace: grace, Agent: Agent{Reported: true, NotReady: "disk is full"}},
+			}
+			view, before := v.Node, proto.CloneOf(v.Node)
+			check := func(when string) {
+				t.Helper()
+				node := Node(v).NodeAfter(v.Node)
+				i := slices.IndexFunc(node.Spec.Taints, func(t *nodev1.Taint) bool {
+					return t.GetKey() == tc.taint.GetKey() && t.GetEffect() == placement.NoExecute
+				})
+				added := node.Spec.Taints[i].GetTimeAdded()
+				if got := added.AsTime().Sub(now()); got != tc.want {
+					t.Errorf("%s: set at %v, want %v", when, got, tc.want)
+				}
+				if o := observation(node, node.Spec.Taints[i], v.Clock); (o == nil) != (v.Clock.Boot == "") {
+					t.Errorf("%s: observed %v", when, o)
+				} else if o != nil && tc.want == -time.Minute && o.GetUptime().AsDuration() != uptime-time.Minute {
+					t.Errorf("%s: observed at %v", when, o.GetUptime())
+				}
+				v.Node = node
+			}
+			check("first")
+			if diff := cmp.Diff(before, view, protocmp.Transform()); diff != "" {
+				t.Errorf("the view was modified:\n%s", diff)
+			}
+			v.Now = v.Now.Add(2 * time.Hour)
+			if v.Clock.Boot != "" {
+				v.Clock.Uptime += 2 * time.Hour
+			}
+			check("then")
 		})
 	}
 }

@@ -161,7 +161,7 @@ func (e *Eviction) decide(v EvictionView, doubt doubts) {
 		if t.GetEffect() != placement.NoExecute {
 			continue
 		}
-		due, why, leaves := deadline(v.Now, e.Pod, t)
+		due, why, leaves := deadline(added(v.Now, v.Node, t, v.Clock), e.Pod, t)
 		at, held := v.afterSpan(due, e.Pod, t), markOf(t).silence() && due.Before(doubt.until)
 		if held = held && at.Before(doubt.until); held {
 			at, why = doubt.until, why+", and "+doubt.why
@@ -195,14 +195,11 @@ func (e *Eviction) evict(v EvictionView) {
 	}
 }
 
-// deadline returns when a pod is evicted for one taint, and why; leaves is false if it tolerates the taint
-// indefinitely. The seconds of a toleration count from the later of the taint and the binding: otherwise a pod that is
-// bound later would be evicted at once, replaced, and so on without end.
-func deadline(now time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
-	if at = now; t.GetTimeAdded() != nil {
-		at = t.GetTimeAdded().AsTime()
-	}
-	from := ""
+// deadline returns when a pod is evicted for one taint that was set at a time, and why; leaves is false if it tolerates
+// the taint indefinitely. The seconds of a toleration count from the later of the taint and the binding: otherwise a
+// pod that is bound later would be evicted at once, replaced, and so on without end.
+func deadline(set time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
+	at, from := set, ""
 	toleration := placement.FirstTolerating(pod.GetSpec().GetTolerations(), t)
 	switch {
 	case toleration == nil:

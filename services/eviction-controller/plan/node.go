@@ -76,6 +76,7 @@ func Node(v NodeView) Plan {
 		next.Status = &nodev1.NodeStatus{}
 	}
 	next.Status.Conditions = conditions(v)
+	correct(next, v.Now, v.Clock)
 	held := len(HeldBy(v.Node, v.Drains)) > 0
 	leave := p.leave(v, next, disrupted)
 	setTaints(next, taints(next.GetSpec().GetTaints(), marksOf(next.Status.Conditions, leave, held), v.Now))
@@ -149,7 +150,7 @@ func (p *Plan) evictions(v NodeView, next *nodev1.Node, disrupted bool) *nodev1.
 	default:
 		out.NextDeadline = nil
 	}
-	out.Observed = had.GetObserved() // see Observe
+	out.Observed = next.GetStatus().GetEvictions().GetObserved() // see Observe
 	if !NoExecutes(next) {
 		out.Observed = nil
 	}

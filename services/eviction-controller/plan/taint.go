@@ -107,9 +107,10 @@ func taints(have []*nodev1.Taint, want []mark, now time.Time) []*nodev1.Taint {
 	return out
 }
 
-// timed returns a taint with the current spelling of its key and, for a NoExecute taint, the time when it was set.
+// timed returns a taint with the current spelling of its key and, for a NoExecute taint, the time when it was set. That
+// is now if the taint has no time, or one in the future.
 func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
-	missing := t.GetEffect() == placement.NoExecute && t.GetTimeAdded() == nil
+	missing := t.GetEffect() == placement.NoExecute && (t.GetTimeAdded() == nil || t.GetTimeAdded().AsTime().After(now))
 	if key := placement.TaintKey(t.GetKey()); missing || key != t.GetKey() {
 		t = proto.Clone(t).(*nodev1.Taint)
 		t.Key = key
@@ -121,8 +122,8 @@ func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
 }
 
 // Taint corrects a node's taints when another caller writes them: next is modified. This service's own taints stay as
-// in old, and a NoExecute taint without a time in next gets that of old, or now if it is new or has another value. old
-// is nil for a new node.
+// in old, and a NoExecute taint in next without a time, or with one in the future, gets that of old, or now if it is
+// new or has another value. old is nil for a new node.
 func Taint(old, next *nodev1.Node, now time.Time) {
 	var ours []mark
 	before := map[mark]*nodev1.Taint{}
@@ -140,7 +141,8 @@ func Taint(old, next *nodev1.Node, now time.Time) {
 		case markOf(t).own():
 			have[i] = was
 		case t.GetEffect() != placement.NoExecute:
-		case t.GetTimeAdded() == nil || proto.Equal(t.GetTimeAdded(), was.GetTimeAdded()):
+		case t.GetTimeAdded() == nil || t.GetTimeAdded().AsTime().After(now) ||
+			proto.Equal(t.GetTimeAdded(), was.GetTimeAdded()):
 			have[i] = proto.Clone(t).(*nodev1.Taint)
 			have[i].TimeAdded = was.GetTimeAdded()
 			if t.GetValue() != was.GetValue() {

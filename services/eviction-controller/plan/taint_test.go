@@ -166,6 +166,13 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 			[]*nodev1.Taint{since("k", 0)},
 		},
 		{"a time that is given stays", nil, []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{since("k", -time.Hour)}},
+		{"a time in the future is now", nil, []*nodev1.Taint{since("k", time.Hour)}, []*nodev1.Taint{since("k", 0)}},
+		{
+			"a time in the future changes nothing",
+			[]*nodev1.Taint{since("k", -time.Hour)},
+			[]*nodev1.Taint{since("k", time.Hour)},
+			[]*nodev1.Taint{since("k", -time.Hour)},
+		},
 		{
 			"one that is written again keeps its time",
 			[]*nodev1.Taint{since("k", -time.Hour)},
