@@ -110,6 +110,26 @@ func TestPodsThatHaveNotLeftYetStayWhenTheTaintGoes(t *testing.T) {
 	}
 }
 
+func TestAnEvictionDoesNotWaitForAWriteOfItsNode(t *testing.T) {
+	asked := make(chan string, 5*plan.AtOnce)
+	c := controllerOf(t, &owner{then: func(pod *schedulingv1.Pod) { asked <- pod.GetMetadata().GetName() }}, tainted())
+	written := c.locks.lock("a") // as while the node is written
+	ended := make(chan error)
+	go func() {
+		_, err := c.reconcilePods(t.Context(), "a")
+		ended <- err
+	}()
+	select {
+	case <-asked:
+	case <-time.After(10 * time.Second):
+		t.Error("no pod is evicted while the node is written")
+	}
+	written()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPodsThatHaveNotLeftYetStayWhenTheDrainGoes(t *testing.T) {
 	drain := &nodev1.Drain{
 		Metadata: &metav1.ObjectMeta{Name: "d", Uid: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"},

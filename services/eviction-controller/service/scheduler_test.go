@@ -28,7 +28,7 @@ import (
 // none, and answers evictions. Pods with the annotation "slow" stay on their way out until a test lets them go.
 type podOwner struct {
 	schedulingv1.UnimplementedPodServiceServer
-	t       *testing.T
+	t       testing.TB
 	pods    *resource.Table[*schedulingv1.Pod]
 	budgets *resource.Table[*schedulingv1.PodDisruptionBudget]
 	others  []func(*grpc.Server) error // the kinds of roles
@@ -42,7 +42,7 @@ type podOwner struct {
 	now     int
 }
 
-func newPodOwner(t *testing.T) *podOwner {
+func newPodOwner(t testing.TB) *podOwner {
 	st := etcdtest.Store(t)
 	o := &podOwner{t: t, deleted: map[string]time.Time{}, asked: map[string]int{}}
 	o.pods = resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.Pod]{

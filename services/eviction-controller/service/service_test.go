@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 // cluster is a running eviction-controller with its guardian and its scheduler.
 type cluster struct {
-	t        *testing.T
+	t        testing.TB
 	ground   *servetest.Ground
 	cfg      config
 	address  string
@@ -171,7 +171,7 @@ func (c *cluster) credentials(name string) credentials.TransportCredentials {
 }
 
 // start runs the service over the embedded etcd, with real certificates and its real interceptors.
-func start(t *testing.T, grace time.Duration) *cluster {
+func start(t testing.TB, grace time.Duration) *cluster {
 	t.Helper()
 	servetest.Clear(t, etcdtest.Client(t))
 	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}, machines: &owner{
@@ -216,7 +216,7 @@ func (c *cluster) node(name string) *grpc.ClientConn {
 
 // agent is a node's agent as the tests play it.
 type agent struct {
-	t      *testing.T
+	t      testing.TB
 	client nodev1.NodeAgentServiceClient
 	name   string
 	boot   string
