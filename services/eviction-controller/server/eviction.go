@@ -234,6 +234,9 @@ func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainReque
 		return plan.DrainView{}, rpcerr.Invalid(fields...)
 	}
 	d := r.GetDrain()
+	if d != nil && misnamed(r.GetName(), d) != nil {
+		return plan.DrainView{}, rpcerr.Invalid(misnamed(r.GetName(), d)...)
+	}
 	if d == nil {
 		if r.GetName() == "" {
 			return plan.DrainView{}, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a drain"})

@@ -115,7 +115,13 @@ func TestGivenObjectsAreNotMixedWithLiveOnes(t *testing.T) {
 		_, err := evictions.PlanDrain(t.Context(), r)
 		return err
 	}
+	ofNode := func(r *nodev1.PlanNodeRequest) error {
+		_, err := nodes.PlanNode(t.Context(), r)
+		return err
+	}
 	spec := &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: "a"}}
+	named := &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: spec.GetSpec()}
+	none := &schedulingv1.PodDisruptionBudgetList{}
 	pods := &schedulingv1.PodList{}
 	for name, tc := range map[string]struct {
 		err  error
@@ -177,6 +183,25 @@ func TestGivenObjectsAreNotMixedWithLiveOnes(t *testing.T) {
 		"an agent of another node": {taints(&nodev1.PlanTaintsRequest{
 			Node: node("a"), Agent: agents[0],
 		}), []string{"agent.node"}},
+		"taints of a named node that is given": {taints(&nodev1.PlanTaintsRequest{
+			Name: "a", Node: node("a"),
+		}), nil},
+		"taints of a named node and a given one": {taints(&nodev1.PlanTaintsRequest{
+			Name: "b", Node: node("a"),
+		}), []string{"name"}},
+		"taints of a named node and one without a name": {taints(&nodev1.PlanTaintsRequest{
+			Name: "b", Node: &nodev1.Node{},
+		}), []string{"name"}},
+		"a named node that is given": {ofNode(&nodev1.PlanNodeRequest{Name: "a", Node: node("a")}), nil},
+		"a named node and a given one": {ofNode(&nodev1.PlanNodeRequest{
+			Name: "b", Node: node("a"),
+		}), []string{"name"}},
+		"a named drain that is given": {drain(&schedulingv1.PlanDrainRequest{
+			Name: "d", Drain: named, Node: node("a"), Pods: pods, Budgets: none,
+		}), nil},
+		"a named drain and a given one": {drain(&schedulingv1.PlanDrainRequest{
+			Name: "e", Drain: named, Node: node("a"), Pods: pods, Budgets: none,
+		}), []string{"name"}},
 		"pods of a drain": {drain(&schedulingv1.PlanDrainRequest{
 			Drain: spec, Pods: pods,
 		}), []string{"budgets", "node"}},

@@ -23,6 +23,14 @@ var nodesToo = object.Fault{
 	Path: "nodes", Description: "give the nodes too: live ones are not mixed with given objects",
 }
 
+// misnamed returns the fault of a request that names another object than it gives: the name would have no effect.
+func misnamed(name string, given object.Object) []object.Fault {
+	if name == "" || name == given.GetMetadata().GetName() {
+		return nil
+	}
+	return []object.Fault{{Path: "name", Description: "is not the name of the given object: give one of them"}}
+}
+
 // givenCluster returns nodes of a request, with the states of their agents and what was decided before.
 func givenCluster(nodes []*nodev1.Node, agents []*nodev1.AgentState, memory []*nodev1.ZoneMemory, disrupted bool) (
 	plan.Given, error,

@@ -211,6 +211,8 @@ func (s *Node) PlanZones(_ context.Context, r *nodev1.PlanZonesRequest) (*nodev1
 // view returns the controller's view of a live node, or the view of a given one: nothing live is mixed with it.
 func (s *Node) view(ctx context.Context, name string, node *nodev1.Node) (plan.NodeView, error) {
 	switch {
+	case node != nil && misnamed(name, node) != nil:
+		return plan.NodeView{}, rpcerr.Invalid(misnamed(name, node)...)
 	case node != nil:
 		grace, pause := s.views.Paces()
 		return plan.NodeView{

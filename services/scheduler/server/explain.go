@@ -221,6 +221,27 @@ func mixed(r *schedulingv1.ExplainPodRequest) (fields []object.Fault) {
 	if given(r) && r.GetNodes() == nil {
 		fields = append(fields, nodesToo)
 	}
+	return append(fields, misnamed(r)...)
+}
+
+// misnamed returns the faults of a request that names another pod than it gives: the name would have no effect. Without
+// a name, the namespace is that of a given pod that has none.
+func misnamed(r *schedulingv1.ExplainPodRequest) (fields []object.Fault) {
+	if r.GetPod() == nil || r.GetName() == "" {
+		return nil
+	}
+	m := r.GetPod().GetMetadata()
+	if r.GetName() != m.GetName() {
+		fields = append(fields, object.Fault{
+			Path: "name", Description: "is not the name of the given pod: give one of them",
+		})
+	}
+	named := keyOf(r.GetNamespace(), "").Namespace
+	if m.GetNamespace() != "" && m.GetNamespace() != named {
+		fields = append(fields, object.Fault{
+			Path: "namespace", Description: fmt.Sprintf("is %q, and the given pod is in namespace %q", named, m.GetNamespace()),
+		})
+	}
 	return fields
 }
 

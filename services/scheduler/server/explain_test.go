@@ -92,6 +92,47 @@ func TestExplainNeedsNodesAndBoundsWhatItIsGiven(t *testing.T) {
 	}
 }
 
+func TestAPodIsNotBothNamedAndGivenUnlessItIsTheSame(t *testing.T) {
+	s := NewPods(follow(t))
+	nodes := &nodev1.NodeList{Items: []*nodev1.Node{{Metadata: &metav1.ObjectMeta{Name: "a"}}}}
+	pod := func(namespace, name string) *schedulingv1.Pod {
+		return &schedulingv1.Pod{Metadata: &metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	for _, tc := range []struct {
+		name           string
+		namespace, pod string
+		given          *schedulingv1.Pod
+		want           []string
+	}{
+		{"the same pod", "x", "p", pod("x", "p"), nil},
+		{"the same pod, in the default namespace", "", "p", pod("default", "p"), nil},
+		{"a given pod without a namespace", "x", "p", pod("", "p"), nil},
+		{"a given pod, with the namespace of those without one", "x", "", pod("y", "p"), nil},
+		{"another name", "x", "q", pod("x", "p"), []string{"name"}},
+		{"a given pod without a name", "x", "q", &schedulingv1.Pod{}, []string{"name"}},
+		{"another namespace", "x", "p", pod("y", "p"), []string{"namespace"}},
+		{"another namespace than the default", "", "p", pod("y", "p"), []string{"namespace"}},
+		{"another pod altogether", "x", "q", pod("y", "p"), []string{"name", "namespace"}},
+	} {
+		_, explained := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{
+			Namespace: tc.namespace, Name: tc.pod, Pod: tc.given, Nodes: nodes,
+		})
+		_, preempts := s.PlanPreemption(t.Context(), &schedulingv1.PlanPreemptionRequest{
+			Namespace: tc.namespace, Name: tc.pod, Pod: tc.given, Nodes: nodes,
+		})
+		for _, err := range []error{explained, preempts} {
+			fields, _ := rpcerr.Fields(err)
+			var got []string
+			for _, f := range fields {
+				got = append(got, f.Path)
+			}
+			if !slices.Equal(got, tc.want) || (err == nil) != (tc.want == nil) {
+				t.Errorf("%s: %v, want faults %v", tc.name, err, tc.want)
+			}
+		}
+	}
+}
+
 // TestAGivenClusterIsNotMixedWithTheLiveOne explains a pod with what a request gives while live objects would say
 // otherwise.
 func TestAGivenClusterIsNotMixedWithTheLiveOne(t *testing.T) {

@@ -970,7 +970,7 @@ func (x *RebootNodeResponse) GetBootId() string {
 // pods or zone beside what the request says.
 type PlanNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the live node; empty if the node is given.
+	// Name of the live node; if the node is given, empty or its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The node; absent means the live one.
 	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
@@ -1116,7 +1116,7 @@ func (x *PlanNodeResponse) GetWakeTime() *timestamppb.Timestamp {
 // Request of PlanTaints: a live node by name, or a given one, as in PlanNode.
 type PlanTaintsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the live node; empty if the node is given.
+	// Name of the live node; if the node is given, empty or its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The node; absent means the live one. Its unschedulable field counts as a cordon of the caller.
 	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`

@@ -498,7 +498,7 @@ func (x *PlanEvictionsResponse) GetPlannedUntil() *timestamppb.Timestamp {
 // given, all four are required: nothing live is mixed with them.
 type PlanDrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the live drain; empty if the drain is given.
+	// Name of the live drain; if the drain is given, empty or its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The drain; absent means the live one.
 	Drain *v1.Drain `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"`

@@ -1736,9 +1736,9 @@ func (x *ExecPodResponse) GetExitCode() int32 {
 // given objects: nothing live is mixed with them.
 type ExplainPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace of the named pod.
+	// Namespace of the named pod, or of a given one that has none.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of a pod of the cluster; empty if the pod is given.
+	// Name of a pod of the cluster; if the pod is given, empty or its name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The pod; absent means the named one.
 	Pod *Pod `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
@@ -1938,9 +1938,9 @@ func (x *ExplainPodRequest) GetBudgets() []*PodDisruptionBudget {
 // cluster of exactly the given objects.
 type PlanPreemptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace of the named pod.
+	// Namespace of the named pod, or of a given one that has none.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of a pod of the cluster; empty if the pod is given.
+	// Name of a pod of the cluster; if the pod is given, empty or its name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The pod; absent means the named one.
 	Pod *Pod `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
