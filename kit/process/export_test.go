@@ -6,12 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutCgroups has a supervisor that does not run yet use no control groups, as where they are not writable.
-func (s *Supervisor) WithoutCgroups() *Supervisor {
-	s.noCgroups = true
-	return s
-}
-
 // Markers is the environment that marks a start of spec.
 func Markers(dir string, spec Spec, mark string) []string { return markers(dir, spec, mark) }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/cgroup"
 )
 
 // handle refers to one running process by a pidfd, which never refers to another process even if its pid is reused.
@@ -20,34 +22,29 @@ type handle struct {
 	started time.Time
 	grace   time.Duration // guarded by the keeper's mutex
 	exited  chan struct{} // closed when the process ended; a zombie has ended
+	closed  bool          // nothing is started beside it any more; guarded by the keeper's mutex
 	pidfd   *os.File
 	conn    syscall.RawConn
 	idle    chan struct{} // closed when await no longer uses pidfd
 }
 
 // newRecord returns the record of a process before it runs, with a new marker, and creates its control group.
-func newRecord(spec Spec, groups cgroups) (record, error) {
+func newRecord(spec Spec, groups cgroup.Tree) (record, error) {
 	r, err := here()
 	if err != nil {
 		return r, err
 	}
-	r.Mark, r.Path, r.Args, r.Digest, r.Grace, r.Once = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace(),
-		spec.Once
+	r.Mark, r.Path, r.Args, r.Digest, r.Grace = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace()
+	r.Once, r.Pool = spec.Once, spec.Pool
 	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
 		r.UID = spec.User.UID
 	}
-	if r.Cgroup, err = groups.make(r.Mark); err != nil {
-		r.Cgroup = ""
+	group, err := groups.Make(spec.Pool, r.Mark)
+	if err != nil {
 		return r, fmt.Errorf("control group: %w", err)
 	}
+	r.Cgroup = group.Path
 	return r, nil
-}
-
-// discard removes the control group of a process that was not started.
-func (r record) discard() {
-	if r.Cgroup != "" {
-		_ = unix.Rmdir(r.Cgroup) // if it fails, the next supervisor's sweep removes it
-	}
 }
 
 // launch starts spec as a detached process with the marker of rec in its environment. Between fork and exec the child
@@ -75,7 +72,7 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	cmd := command()
 	// for example without clone3: it runs without a group
 	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" {
-		rec.discard()
+		rec.group().Discard()
 		rec.Cgroup = ""
 		cmd = command()
 		err = Start(cmd, spec.User)
@@ -97,7 +94,7 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	return h, nil
 }
 
-// startInside starts a command in the control group of r, if there is one.
+// startInside starts a command in the control group of r, if there is one. It is in that group before it runs.
 func (r record) startInside(cmd *exec.Cmd, user *User) error {
 	if r.Cgroup == "" {
 		return Start(cmd, user)
@@ -279,8 +276,25 @@ func (h *handle) await() {
 	}
 }
 
-// signal sends sig to the group that the process leads.
+// signal sends sig to the group that the process leads, or to its family if it is in a pool.
 func (h *handle) signal(sig syscall.Signal) error {
+	if h.Pool == "" {
+		return h.signalLed(sig)
+	}
+	select {
+	case <-h.exited:
+		return ErrNoProcess
+	default:
+	}
+	err := h.signalFamily(sig)
+	if sig == unix.SIGKILL { // it ends wherever it went; last, since children are found by their parents
+		err = errors.Join(err, h.signalLed(sig))
+	}
+	return err
+}
+
+// signalLed sends sig to the group that the process leads.
+func (h *handle) signalLed(sig syscall.Signal) error {
 	var sent error
 	err := h.conn.Control(func(fd uintptr) { sent = signalGroup(int(fd), h.PID, sig) })
 	if err = errors.Join(err, sent); errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrClosed) {
@@ -316,7 +330,7 @@ func SignalGroup(leader *os.Process, sig syscall.Signal) error {
 // reap returns how the process ended, and reaps it if it is a child. It must be called after exited is closed. It first
 // kills what is left in the process group.
 func (h *handle) reap() Exit {
-	_ = h.signal(unix.SIGKILL)
+	_ = h.signalLed(unix.SIGKILL)
 	exit := Exit{At: time.Now()}
 	var ws unix.WaitStatus
 	pid, err := unix.Wait4(h.PID, &ws, unix.WNOHANG, nil)

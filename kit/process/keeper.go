@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/exec"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/cgroup"
 )
 
 const (
@@ -34,7 +37,7 @@ type keeper struct {
 
 	// Set by attach before the loop runs, then used only by the loop.
 	dir     string
-	cgroups cgroups
+	cgroups cgroup.Tree
 	stray   *record // a process of an earlier supervisor, found by its environment
 	pause   time.Duration
 	ended   bool // the last process ended by itself
@@ -47,7 +50,7 @@ func newKeeper(name string, log *slog.Logger) *keeper {
 	}
 }
 
-func (k *keeper) attach(dir string, stray *record, groups cgroups) {
+func (k *keeper) attach(dir string, stray *record, groups cgroup.Tree) {
 	k.dir, k.stray, k.cgroups = dir, stray, groups
 }
 
@@ -133,6 +136,22 @@ func (k *keeper) signal(sig syscall.Signal) error {
 		return fmt.Errorf("signal %q: %w", k.name, ErrNoProcess)
 	}
 	return k.handle.signal(sig)
+}
+
+// beside starts a command that belongs to the process.
+func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.handle == nil || k.handle.closed || k.spec == nil {
+		return fmt.Errorf("start beside %q: %w", k.name, ErrNoProcess)
+	}
+	r := k.handle.record
+	cmd.Env = append(cmd.Env, markers(k.dir, *k.spec, r.Mark)...)
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
+	return r.startInside(cmd, user)
 }
 
 // run keeps the process in the desired state until ctx ends, or returns true once no process is wanted and none runs.
@@ -232,7 +251,9 @@ func (k *keeper) adopt(logged bool) bool {
 	}
 	k.stray = nil
 	if err != nil {
-		k.swept(rec)
+		if err := rec.sweep(false); err != nil { // its record stays while something of it runs
+			return k.undecided(err, logged)
+		}
 		if !rec.Once {
 			removeRecord(k.dir, k.name) // it is no longer valid
 		}
@@ -249,10 +270,23 @@ func (k *keeper) adopt(logged bool) bool {
 	return true
 }
 
-// swept kills what an ended process left behind.
-func (k *keeper) swept(rec record) {
-	if err := rec.sweep(); err != nil {
-		k.log.Warn("processes that a process left behind are not killed", "error", err)
+// sweep kills what an ended process left behind, until nothing is left or ctx ends. It reports false in that case.
+func (k *keeper) sweep(ctx context.Context, rec record) bool {
+	for logged := false; ; logged = true {
+		err := rec.sweep(true)
+		if err == nil {
+			return true
+		}
+		if !logged {
+			k.log.Warn("processes that a process left behind are not killed", "error", err)
+		}
+		t := time.NewTimer(adoptPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		}
 	}
 }
 
@@ -301,14 +335,14 @@ func (k *keeper) start(ctx context.Context, spec Spec) {
 		err = rec.write(k.dir, k.name)
 	}
 	if err != nil {
-		rec.discard()
+		rec.group().Discard()
 		k.failed(err)
 		k.rest(ctx)
 		return
 	}
 	h, err := launch(k.dir, spec, rec)
 	if err != nil {
-		rec.discard()
+		rec.group().Discard()
 		k.failed(err)
 		k.rest(ctx)
 		return
@@ -348,7 +382,7 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 	case <-ctx.Done():
 	case <-k.wake:
 	case <-h.exited:
-		exit := k.buried(h)
+		exit := k.buried(ctx, h)
 		k.ended = true
 		if once, final := k.isFinal(exit); once {
 			k.log.Info("process ended", "pid", h.PID, "exit", exit.String())
@@ -379,19 +413,26 @@ func (k *keeper) isFinal(exit Exit) (once, final bool) {
 	return once, final
 }
 
-// buried records the end of the process of h.
-func (k *keeper) buried(h *handle) Exit {
+// buried records the end of the process of h, once nothing that it started runs. If ctx ends before, the record stays
+// for the next supervisor.
+func (k *keeper) buried(ctx context.Context, h *handle) Exit {
+	k.mu.Lock()
+	h.closed = true
+	k.mu.Unlock()
 	exit := h.reap()
 	h.close()
-	k.swept(h.record)
 	past := h.record
 	if past.Exit = &exit; past.Once {
 		if err := past.write(k.dir, k.name); err != nil {
 			k.log.Warn("process record is not written", "error", err)
 		}
-	} else {
+	}
+	swept := k.sweep(ctx, h.record)
+	if !past.Once {
 		past = record{}
-		removeRecord(k.dir, k.name)
+		if swept {
+			removeRecord(k.dir, k.name)
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -448,7 +489,7 @@ func (k *keeper) terminate(ctx context.Context, h *handle) {
 		case <-h.exited:
 		}
 	}
-	exit := k.buried(h)
+	exit := k.buried(ctx, h)
 	k.pause, k.ended = 0, false
 	k.log.Info("process stopped", "pid", h.PID, "exit", exit.String())
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/cgroup"
 )
 
 // KillAll ends every process of a run directory by SIGKILL, as a power loss would, and waits until they are gone. The
-// supervisor of the run directory must have ended: a running one would start them again. It is no error if there is
-// none.
+// supervisor of the run directory must have ended: a running one would start them again. What they started ends with
+// them. It is no error if there is none.
 func KillAll(ctx context.Context, runDir string) error {
 	dir, err := makeDir(runDir)
 	if err != nil {
@@ -24,6 +26,7 @@ func KillAll(ctx context.Context, runDir string) error {
 	if err != nil {
 		return err
 	}
+	groups := cgroup.Find(dir)
 	var errs []error
 	for _, name := range names {
 		r, err := readRecord(dir, name)
@@ -41,6 +44,7 @@ func KillAll(ctx context.Context, runDir string) error {
 			errs = append(errs, fmt.Errorf("kill %q: %w", name, err))
 		}
 	}
+	errs = append(errs, groups.Sweep(nil), killAll(func() (processes, error) { return descended(dir, "") }))
 	return errors.Join(errs...)
 }
 
@@ -48,7 +52,7 @@ func KillAll(ctx context.Context, runDir string) error {
 func (r record) kill(ctx context.Context) error {
 	h, err := r.open()
 	if errors.Is(err, ErrNoProcess) {
-		return r.sweep()
+		return r.sweep(false)
 	}
 	if err != nil {
 		return err
@@ -59,7 +63,7 @@ func (r record) kill(ctx context.Context) error {
 	}
 	select {
 	case <-h.exited:
-		return r.sweep()
+		return r.sweep(true)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -6,12 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // newMark returns a random ID for one start of a process.
@@ -40,12 +36,10 @@ func (r record) reachable() (bool, error) {
 // marks reports whether a process has the marker of r: in its control group, or in its environment. If the environment
 // of another user's process cannot be read, the user counts as the marker, since no other process has it.
 func (r record) marks(pid int) bool {
-	if r.Cgroup != "" {
-		if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && filepath.Base(path) == filepath.Base(r.Cgroup) {
-			return true
-		}
+	if r.group().Has(pid) {
+		return true
 	}
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	environ, err := environOf(pid)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return r.UID != 0 && userOf(pid) == r.UID
@@ -73,89 +67,4 @@ func userOf(pid int) uint32 {
 		return 0
 	}
 	return uint32(uid)
-}
-
-const (
-	sweepRounds = 50 // one round may miss a process that forks repeatedly
-	sweepPause  = 2 * time.Millisecond
-)
-
-// sweep kills what an ended process left behind: all processes of its control group, or without one each process with
-// its marker.
-func (r record) sweep() error {
-	if here, err := r.reachable(); err != nil || !here {
-		return err
-	}
-	if r.Cgroup != "" {
-		return killCgroup(r.Cgroup)
-	}
-	if r.Mark == "" {
-		return nil
-	}
-	return killEach(r.left)
-}
-
-// left reports whether a process was left behind by r. If the environment of another user's process is not readable, it
-// counts if it has r's user and is in r's session.
-func (r record) left(pid int) bool {
-	if !r.marks(pid) {
-		return false
-	}
-	if _, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); !errors.Is(err, fs.ErrPermission) {
-		return true
-	}
-	st, err := readStat(pid)
-	return err == nil && st.session == r.PID
-}
-
-// killEach kills every process that meant selects, until there is none.
-func killEach(meant func(pid int) bool) error {
-	var errs []error
-	for range sweepRounds {
-		entries, err := os.ReadDir("/proc")
-		if err != nil {
-			return fmt.Errorf("list processes: %w", err)
-		}
-		found := false
-		errs = nil
-		for _, e := range entries {
-			pid, err := strconv.Atoi(e.Name())
-			if err != nil || pid == os.Getpid() || !meant(pid) {
-				continue
-			}
-			if _, err := readStat(pid); errors.Is(err, ErrNoProcess) {
-				continue // it has ended, and its parent has not reaped it yet
-			}
-			found = true
-			if err := killOne(pid, meant); err != nil {
-				errs = append(errs, fmt.Errorf("kill %d: %w", pid, err))
-			}
-		}
-		if !found {
-			return nil
-		}
-		time.Sleep(sweepPause)
-	}
-	return errors.Join(append(errs, errors.New("processes that were killed still exist"))...)
-}
-
-// killOne kills a process if meant still selects it once its pidfd is open: its pid may have been reused in between.
-func killOne(pid int, meant func(pid int) bool) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return whenGone(err)
-	}
-	defer unix.Close(fd)
-	if !meant(pid) {
-		return nil
-	}
-	return whenGone(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-}
-
-// whenGone returns err unless it means that a process is gone.
-func whenGone(err error) error {
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	return err
 }

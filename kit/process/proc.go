@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/cgroup"
 )
 
 // The environment of a supervised process identifies it, for a supervisor that has no record of it. Its children
@@ -67,7 +69,7 @@ func findStrays(dir string) (strays, error) {
 
 // readMarker returns an empty name if the process does not have a marker of dir.
 func readMarker(dir string, pid int) (name string, r record, err error) {
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	environ, err := environOf(pid)
 	if err != nil || !bytes.Contains(environ, []byte(markerName+"="+dir)) {
 		return "", record{}, err
 	}
@@ -85,14 +87,13 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	if uid := userOf(pid); uid != uint32(os.Geteuid()) {
 		r.UID = uid
 	}
-	if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && strings.HasPrefix(filepath.Base(path), cgroupPrefix) &&
-		strings.HasSuffix(path, "-"+r.Mark) {
-		if mount, err := unifiedMount(); err == nil && mount != "" {
-			r.Cgroup = filepath.Join(mount, path)
-		}
+	if group, ok := cgroup.Of(pid, r.Mark); ok {
+		r.Cgroup = group.Path
 	}
 	return filepath.Base(vars[markerName]), r, err
 }
+
+func environOf(pid int) ([]byte, error) { return os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) }
 
 // here returns a record with the boot and the pid namespace of this process.
 func here() (record, error) {
@@ -115,6 +116,7 @@ func bootID() (string, error) {
 // stat is the part of /proc/<pid>/stat that is used here.
 type stat struct {
 	state     string
+	parent    int
 	session   int
 	startTime uint64
 }
@@ -134,7 +136,7 @@ func readStat(pid int) (stat, error) {
 // parseStat counts fields from the last parenthesis: the command before it may contain anything.
 func parseStat(line string) (stat, error) {
 	// the field numbers of proc(5), minus 3: they count from 1, and pid and command are skipped
-	const state, session, threads, startTime = 0, 3, 17, 19
+	const state, parent, session, threads, startTime = 0, 1, 3, 17, 19
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
@@ -143,6 +145,9 @@ func parseStat(line string) (stat, error) {
 		st  = stat{state: fields[state]}
 		err error
 	)
+	if st.parent, err = strconv.Atoi(fields[parent]); err != nil {
+		return stat{}, fmt.Errorf("stat of a process: parent: %w", err)
+	}
 	if st.session, err = strconv.Atoi(fields[session]); err != nil {
 		return stat{}, fmt.Errorf("stat of a process: session: %w", err)
 	}

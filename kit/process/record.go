@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/cgroup"
 	"github.com/windlass-dev/windlass/kit/durable"
 )
 
@@ -26,6 +27,7 @@ type record struct {
 	// random ID, in the environment of this start; empty in records of earlier versions
 	Mark   string        `json:"mark,omitempty"`
 	Cgroup string        `json:"cgroup,omitempty"` // directory of its control group; empty without one
+	Pool   string        `json:"pool,omitempty"`   // Spec.Pool
 	UID    uint32        `json:"uid,omitempty"`    // of Spec.User; 0: the supervisor's
 	Path   string        `json:"path,omitempty"`
 	Args   []string      `json:"args,omitempty"`
@@ -73,6 +75,9 @@ func removeRecord(dir, name string) {
 	_ = os.Remove(filepath.Join(dir, name+recordSuffix))
 }
 
+// group returns the control group of the process.
+func (r record) group() cgroup.Group { return cgroup.Group{Path: r.Cgroup} }
+
 // runs reports whether the process was started with spec. The user is compared, too: any process may have the digest in
 // its environment.
 func (r record) runs(spec Spec) bool {
@@ -97,6 +102,9 @@ func (spec Spec) digest() string {
 	}
 	if len(spec.Files) > 0 {
 		what = append(what, spec.Files)
+	}
+	if spec.Pool != "" {
+		what = append(what, "pool", spec.Pool)
 	}
 	data, _ := json.Marshal(what) // strings and numbers always encode
 	sum := sha256.Sum256(data)

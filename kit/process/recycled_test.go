@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/windlass-dev/windlass/kit/cgroup"
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
@@ -302,6 +303,46 @@ func TestNothingIsLeftInControlGroups(t *testing.T) {
 	supervisor(t, dir)
 	eventually(t, "what was in an unknown group ended", func() bool { return !alive(stray) })
 	eventually(t, "the group is gone", func() bool { _, err := os.Stat(lost); return os.IsNotExist(err) })
+}
+
+// TestASupervisorThatDiesBeforeTheStartLeavesNoGroup has a record and a group of a process that was never started.
+func TestASupervisorThatDiesBeforeTheStartLeavesNoGroup(t *testing.T) {
+	dir := t.TempDir()
+	groups := cgroup.Find(dir)
+	if !groups.Usable() {
+		t.Skip("no writable control groups here")
+	}
+	sp := waiting(dir)
+	sp.Once, sp.Name, sp.Pool = true, "pool.worker", "pool"
+	group, err := groups.Make(sp.Pool, "a-mark")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recordAs(t, dir, 0, 0)
+	data, err := os.ReadFile(filepath.Join(dir, "worker.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := strings.Replace(string(data), `"of-another-start"`, fmt.Sprintf(`"a-mark", "once": true, "cgroup": %q`,
+		group.Path), 1)
+	rewrite(t, filepath.Join(dir, sp.Name+".json"), record)
+	if err := os.Remove(filepath.Join(dir, "worker.json")); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := supervisor(t, dir)
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the group is gone", func() bool { _, err := os.Stat(group.Path); return os.IsNotExist(err) })
+	if err := s.Stop(t.Context(), sp.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EndPool(sp.Pool); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(filepath.Dir(group.Path))); !os.IsNotExist(err) {
+		t.Errorf("the group of the pools is left: %v", err)
+	}
 }
 
 func TestAProcessOfAnotherUser(t *testing.T) {

@@ -5,7 +5,8 @@
 // <runDir>/<name>.json. If one of them differs, the process is gone and its pid belongs to another one, which is never
 // signalled. The marker also finds a process whose supervisor died before it could write that file. What a process left
 // behind is found by its control group if the unified hierarchy is writable, also beside controllers of version 1, else
-// by the marker: without control groups, a child that left the group and dropped its environment is not found. A lock
+// by the marker, its session and its parent: without control groups, a child is not found that has left its session,
+// dropped its environment and lost its parent. The record of a process goes when nothing of it runs. A lock
 // ensures that one Supervisor owns a runDir at a time. Linux only: exits are detected through pidfds, which also work
 // for processes that are not children of the supervisor. The package does not check whether a process is ready.
 package process
@@ -18,12 +19,15 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/cgroup"
 )
 
 var (
@@ -67,6 +71,10 @@ type Spec struct {
 	User *User `json:",omitempty"`
 	// Files are opened by the supervisor, with its own rights, and passed as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
+	// Pool is what the process belongs to, maybe beside others, and which EndPool ends as one; empty: nothing. The names
+	// of its processes begin with its name and a dot. Signals for a process of a pool go to everything that it started,
+	// also in other process groups.
+	Pool string `json:",omitempty"`
 	// Changed, if it is not nil, is called after the Status of the process changed. It must not block, nor call the
 	// supervisor.
 	Changed func() `json:"-"`
@@ -125,7 +133,7 @@ type Supervisor struct {
 	keepers map[string]*keeper
 	session *session // nil unless Run is active
 
-	noCgroups bool // set by tests before Run
+	noCgroups bool // set before Run
 
 	active     chan struct{} // closed once Run has been active
 	activeOnce sync.Once
@@ -136,12 +144,19 @@ type session struct {
 	ctx     context.Context
 	group   sync.WaitGroup
 	strays  strays // processes of earlier supervisors, found after the lock was taken
-	cgroups cgroups
+	cgroups cgroup.Tree
 }
 
 // NewSupervisor returns a supervisor of runDir, which Run creates. Nothing runs before Run.
 func NewSupervisor(runDir string, log *slog.Logger) *Supervisor {
 	return &Supervisor{dir: runDir, log: log, keepers: map[string]*keeper{}, active: make(chan struct{})}
+}
+
+// WithoutCgroups has a supervisor that does not run yet use no control groups, as on a host where they are not
+// writable.
+func (s *Supervisor) WithoutCgroups() *Supervisor {
+	s.noCgroups = true
+	return s
 }
 
 // Run keeps the wanted processes running until ctx ends, and then leaves them running. If another supervisor owns the
@@ -165,7 +180,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	ss := &session{ctx: ctx, strays: found}
 	if !s.noCgroups {
-		ss.cgroups = findCgroups(dir)
+		ss.cgroups = cgroup.Find(dir)
 	}
 	if err := sweepUnknown(dir, found, ss.cgroups); err != nil {
 		s.log.WarnContext(ctx, "processes of an earlier supervisor are left", "error", err)
@@ -178,7 +193,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 }
 
 // sweepUnknown kills what is in control groups of processes that neither have a record nor were found.
-func sweepUnknown(dir string, found strays, groups cgroups) error {
+func sweepUnknown(dir string, found strays, groups cgroup.Tree) error {
 	known := map[string]bool{}
 	for _, r := range found {
 		known[r.Mark] = true
@@ -194,7 +209,7 @@ func sweepUnknown(dir string, found strays, groups cgroups) error {
 		}
 		known[r.Mark] = true // the process of a truncated record is among those that were found
 	}
-	return groups.sweep(known)
+	return groups.Sweep(known)
 }
 
 // Active is closed once Run owns the run directory; Stop works from then on.
@@ -306,7 +321,8 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	}
 }
 
-// Signal sends sig to the process; ErrNoProcess if it does not run. To end a process permanently, use Stop.
+// Signal sends sig to the process and its group, or with Spec.Pool to all that belongs to it; ErrNoProcess if it does
+// not run. To end a process permanently, use Stop.
 func (s *Supervisor) Signal(name string, sig syscall.Signal) error {
 	s.mu.Lock()
 	k := s.keepers[name]
@@ -315,6 +331,38 @@ func (s *Supervisor) Signal(name string, sig syscall.Signal) error {
 		return fmt.Errorf("signal %q: %w", name, ErrNoProcess)
 	}
 	return k.signal(sig)
+}
+
+// StartBeside starts a command that belongs to a process: it ends with that process, if it did not before. The command
+// must be waited for by the caller. It gets a session of its own. ErrNoProcess if the process does not run.
+func (s *Supervisor) StartBeside(name string, cmd *exec.Cmd, user *User) error {
+	s.mu.Lock()
+	k := s.keepers[name]
+	s.mu.Unlock()
+	if k == nil {
+		return fmt.Errorf("start beside %q: %w", name, ErrNoProcess)
+	}
+	return k.beside(cmd, user)
+}
+
+// EndPool kills what still runs of a pool whose processes were all stopped. An error means that something may be left.
+func (s *Supervisor) EndPool(pool string) error {
+	if err := validName(pool); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	ss, dir := s.session, s.dir
+	s.mu.Unlock()
+	if ss == nil {
+		return fmt.Errorf("end of pool %q: %w", pool, ErrNotRunning)
+	}
+	if err := ss.cgroups.End(pool); err != nil {
+		return fmt.Errorf("end of pool %q: %w", pool, err)
+	}
+	if ss.cgroups.Usable() {
+		return nil
+	}
+	return killAll(func() (processes, error) { return descended(dir, pool+".") })
 }
 
 // Status returns one entry for each wanted process, ordered by name.
@@ -391,6 +439,9 @@ func (spec Spec) validate() error {
 		if !strings.Contains(e, "=") || strings.HasPrefix(e, "=") {
 			return fmt.Errorf("process %q: environment entry %q is not KEY=value", spec.Name, e)
 		}
+	}
+	if spec.Pool != "" && (validName(spec.Pool) != nil || !strings.HasPrefix(spec.Name, spec.Pool+".")) {
+		return fmt.Errorf("process %q: its name does not begin with its pool %q and a dot", spec.Name, spec.Pool)
 	}
 	if u := spec.User; u != nil && (u.UID == 0 || u.GID == 0) {
 		return fmt.Errorf("process %q: the user and group of a process must not be 0", spec.Name)

@@ -407,6 +407,7 @@ type machine struct {
 	cluster *cluster
 	node    *nodev1.Node
 	memory  int64
+	bare    bool // without control groups
 
 	mu sync.Mutex
 }
@@ -458,6 +459,9 @@ func (m *machine) start() agent {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	supervisor := process.NewSupervisor(m.path("run"), log)
+	if m.bare {
+		supervisor.WithoutCgroups()
+	}
 	self, err := os.Executable()
 	if err != nil {
 		m.t.Fatal(err)

@@ -59,7 +59,7 @@ func (l launch) spec(name, dir string, start int) process.Spec {
 	}
 	return process.Spec{
 		Name: name, Path: command[0], Args: command[1:], Env: l.env, Dir: l.dir, LogFile: filepath.Join(dir, logFile),
-		Once: true, Serial: start, OnlyEnv: true, User: l.user, Files: files,
+		Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user, Files: files,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 const execPatience = 2 * time.Second
 
 // exec runs a command in the directory and the environment of a running container, as its user, and returns its exit
-// code. It ends with the delivery.
+// code. It belongs to the container: it ends with it, or with the delivery.
 func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulingv1.ExecPodStart, d *delivery) (int32,
 	error,
 ) {
@@ -41,8 +42,7 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, path, r.GetCommand()[1:]...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = c.Spec.Dir, c.Spec.Env, execPatience
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Dir, cmd.Env, cmd.WaitDelay = c.Spec.Dir, slices.Clone(c.Spec.Env), execPatience
 	cmd.Cancel = func() error { return process.SignalGroup(cmd.Process, syscall.SIGKILL) }
 	cmd.Stdout, cmd.Stderr = output{d, false}, output{d, true}
 	var in io.WriteCloser
@@ -51,7 +51,11 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 			return 0, err
 		}
 	}
-	if err := process.Start(cmd, c.Spec.User); err != nil {
+	err = s.cfg.Supervisor.StartBeside(c.Spec.Name, cmd, c.Spec.User)
+	if errors.Is(err, process.ErrNoProcess) {
+		return 0, fmt.Errorf("container %q does not run", name)
+	}
+	if err != nil {
 		return 0, err
 	}
 	d.listen(in, cancel)

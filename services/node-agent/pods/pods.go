@@ -248,6 +248,9 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 			if err := s.cfg.Supervisor.Stop(ctx, name); err != nil {
 				return err
 			}
+			if err := s.cfg.Supervisor.EndPool(poolOf(name)); err != nil {
+				return err
+			}
 		}
 	}
 	entries, err := os.ReadDir(s.cfg.Dir)
@@ -311,6 +314,12 @@ const processPrefix = "pod."
 
 // processName returns the name under which the process of a container is supervised.
 func processName(uid, container string) string { return processPrefix + uid + "." + container }
+
+// poolOf returns the pool of a pod's process, and of all of that pod.
+func poolOf(process string) string {
+	uid, _ := uidOf(process)
+	return processPrefix + uid
+}
 
 func uidOf(process string) (string, bool) {
 	rest, ok := strings.CutPrefix(process, processPrefix)

@@ -88,7 +88,10 @@ func (s *Pods) remove(ctx context.Context, p *pod) error {
 			return err
 		}
 	}
-	if p.record.User != 0 { // a command, or a child that left its session
+	if err := s.cfg.Supervisor.EndPool(processPrefix + p.uid); err != nil {
+		return err
+	}
+	if p.record.User != 0 { // a child that left its session
 		if err := (process.Users{First: p.record.User, Count: 1}).Kill(); err != nil {
 			return err
 		}
