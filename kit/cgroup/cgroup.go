@@ -1,8 +1,9 @@
 // Package cgroup puts processes into control groups of their own, so that everything a process started can be ended
 // with it, whatever sessions or process groups its children are in. Groups are made in the unified hierarchy, also on a
 // host whose controllers are in version 1: it has no controllers then, but cgroup.kill. A group can be in a pool, which
-// is ended as one. All groups of a directory are found again by the next process that uses that directory. Processes
-// that may write to the hierarchy themselves, as those of root may, can leave their group.
+// is ended as one; only such a group has limits, and on such a host it has further groups in the hierarchies of version
+// 1. All groups of a directory are found again by the next process that uses that directory. Processes that may write
+// to the hierarchy themselves, as those of root may, can leave their group.
 package cgroup
 
 import (
@@ -36,11 +37,16 @@ const (
 type Tree struct {
 	base string // directory in which groups are made; empty: none can be made
 	name string // of this directory: of the group of its pools, and the beginning of the names of its other groups
+
+	unified     bool   // the unified hierarchy has the controllers
+	root        string // of the unified hierarchy, if it has the controllers: pools are below it
+	cpu, memory string // directories in hierarchies of version 1; empty where groups cannot be made
 }
 
 // Group is the control group of one process. The zero Group is none.
 type Group struct {
 	Path string // in the unified hierarchy
+	Controllers
 }
 
 // Find returns where groups of dir can be made. They cannot be used if the unified hierarchy is not mounted or belongs
@@ -71,19 +77,25 @@ func Find(dir string) Tree {
 	if unix.Access(filepath.Join(probe, "cgroup.kill"), unix.W_OK) != nil {
 		return Tree{}
 	}
+	t.findControllers(mount)
 	return t
 }
 
 // unifiedMount returns where the unified hierarchy is mounted; empty if it is not.
 func unifiedMount() (string, error) {
+	return findMount(func(fstype, _ string) bool { return fstype == "cgroup2" })
+}
+
+// findMount returns where a file system of a type and with options is mounted; empty if it is not.
+func findMount(wanted func(fstype, options string) bool) (string, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return "", err
 	}
 	for line := range strings.Lines(string(data)) { // 36 35 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
 		before, after, ok := strings.Cut(line, " - ")
-		fields := strings.Fields(before)
-		if ok && strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 && fields[3] == "/" {
+		fields, of := strings.Fields(before), strings.Fields(after)
+		if ok && len(fields) > 4 && fields[3] == "/" && len(of) > 2 && wanted(of[0], of[2]) {
 			return fields[4], nil
 		}
 	}
@@ -109,27 +121,60 @@ func (t Tree) Usable() bool { return t.base != "" }
 
 func (t Tree) single(mark string) string { return filepath.Join(t.base, t.name+"-"+mark) }
 
-func (t Tree) pool(name string) string { return filepath.Join(t.base, t.name, name) }
+// pools returns the group that the pools are in.
+func (t Tree) pools() string {
+	if t.unified {
+		return filepath.Join(t.root, t.name)
+	}
+	return filepath.Join(t.base, t.name)
+}
 
-// Make creates the group of the process with a mark, in a pool unless its name is empty. Without usable groups it
-// returns none.
-func (t Tree) Make(pool, mark string) (Group, error) {
+func (t Tree) pool(name string) string { return filepath.Join(t.pools(), name) }
+
+// Pool is what groups are in that are ended together. Its limits are those of all its groups together.
+type Pool struct {
+	Name   string
+	Limits Limits
+}
+
+// Make creates the group of the process with a mark, in a pool unless that has no name. Without usable groups it
+// returns none. Only a group in a pool has limits; an error means that they cannot be enforced.
+func (t Tree) Make(pool Pool, mark string, limits Limits) (Group, error) {
+	bound := limits.Bound() || pool.Limits.Bound()
 	switch {
+	case bound && (t.base == "" || pool.Name == ""):
+		return Group{}, errNoControllers
 	case t.base == "":
 		return Group{}, nil
-	case pool == "":
-		path := t.single(mark)
-		return Group{Path: path}, os.Mkdir(path, 0o755)
+	case pool.Name == "":
+		g := Group{Path: t.single(mark)}
+		return g, os.Mkdir(g.Path, 0o755)
 	}
-	path := filepath.Join(t.pool(pool), mark)
+	g := Group{Path: filepath.Join(t.pool(pool.Name), mark)}
+	if err := mkdirAgain(g.Path); err != nil {
+		return Group{}, err
+	}
+	if err := t.limit(&g, pool.Name, mark, pool.Limits, limits); err != nil {
+		if bound {
+			g.Discard()
+			return Group{}, err
+		}
+		_ = removeAll(g.CPU, g.Memory)
+		g.Controllers = Controllers{}
+	}
+	return g, nil
+}
+
+// mkdirAgain makes a group of a pool, and those that it is in. The end of the last other pool may remove what pools are
+// in at the same time.
+func mkdirAgain(path string) error {
 	for tries := 1; ; tries++ {
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
 		if err == nil {
 			err = os.Mkdir(path, 0o755)
 		}
-		// The end of the last other pool may have removed what pools are in.
 		if !errors.Is(err, fs.ErrNotExist) || tries == makeTries {
-			return Group{Path: path}, err
+			return err
 		}
 	}
 }
@@ -149,7 +194,17 @@ func Of(pid int, mark string) (Group, bool) {
 	if err != nil || mount == "" {
 		return Group{}, false
 	}
-	return Group{Path: filepath.Join(mount, path)}, true
+	g := Group{Path: filepath.Join(mount, path)}
+	for name, at := range map[string]*string{"cpu": &g.CPU, "memory": &g.Memory} {
+		mount, err := controllerMount(name)
+		if err != nil || mount == "" {
+			continue
+		}
+		if path, err := controllerPath(strconv.Itoa(pid), name); err == nil && filepath.Base(path) == mark {
+			*at = filepath.Join(mount, path)
+		}
+	}
+	return g, true
 }
 
 // None reports whether g is no group.
@@ -165,8 +220,10 @@ func (g Group) Has(pid int) bool {
 }
 
 // Pids returns the processes of the group and of those below it.
-func (g Group) Pids() (pids []int, err error) {
-	err = filepath.WalkDir(g.Path, func(path string, e fs.DirEntry, err error) error {
+func (g Group) Pids() ([]int, error) { return pidsIn(g.Path) }
+
+func pidsIn(group string) (pids []int, err error) {
+	err = filepath.WalkDir(group, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -188,18 +245,14 @@ func (g Group) Pids() (pids []int, err error) {
 }
 
 // Discard removes a group in which no process was started. If that fails, the next Sweep removes it.
-func (g Group) Discard() {
-	if !g.None() {
-		_ = remove(g.Path)
-	}
-}
+func (g Group) Discard() { _ = removeAll(g.Path, g.CPU, g.Memory) }
 
 // End kills every process of the group and removes it; nil if it is gone. An error means that a process may be left.
 func (g Group) End() error {
 	if g.None() {
 		return nil
 	}
-	return end(g.Path)
+	return errors.Join(end(g.Path), endController(g.CPU), endController(g.Memory))
 }
 
 // End kills every process of a pool and removes it; nil if it is gone. An error means that a process may be left.
@@ -210,8 +263,24 @@ func (t Tree) End(pool string) error {
 	if err := end(t.pool(pool)); err != nil {
 		return err
 	}
-	_ = unix.Rmdir(t.pool("")) // fails if there is another pool
+	_ = unix.Rmdir(t.pools()) // fails if there is another pool
+	for _, base := range t.controllers() {
+		if err := endController(filepath.Join(base, pool)); err != nil {
+			return err
+		}
+		_ = unix.Rmdir(base)
+	}
 	return nil
+}
+
+// controllers returns the groups of version 1 that the pools are in.
+func (t Tree) controllers() (groups []string) {
+	for _, base := range []string{t.cpu, t.memory} {
+		if base != "" {
+			groups = append(groups, filepath.Join(base, t.name))
+		}
+	}
+	return groups
 }
 
 func end(path string) error {
@@ -225,6 +294,17 @@ func end(path string) error {
 			return err
 		}
 	}
+}
+
+// removeAll removes groups in which no process is; an empty path is none.
+func removeAll(paths ...string) error {
+	var errs []error
+	for _, path := range paths {
+		if path != "" {
+			errs = append(errs, remove(path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // remove removes a group in which no process is, and those that were made below it.
@@ -270,20 +350,30 @@ func (t Tree) Sweep(known map[string]bool) error {
 			errs = append(errs, end(path))
 		}
 	}
-	pooled, err := filepath.Glob(t.pool("*/*"))
+	errs = append(errs, sweepPools(t.pools(), known, end))
+	for _, pools := range t.controllers() {
+		errs = append(errs, sweepPools(pools, known, endController))
+	}
+	return errors.Join(errs...)
+}
+
+// sweepPools ends the groups of all pools whose mark is not known, and removes pools that are empty then.
+func sweepPools(pools string, known map[string]bool, end func(path string) error) error {
+	pooled, err := filepath.Glob(filepath.Join(pools, "*", "*"))
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, path := range pooled {
 		if info, err := os.Stat(path); err == nil && info.IsDir() && !known[filepath.Base(path)] {
 			errs = append(errs, end(path))
 		}
 	}
-	pools, err := filepath.Glob(t.pool("*"))
+	all, err := filepath.Glob(filepath.Join(pools, "*"))
 	if err != nil {
 		return err
 	}
-	for _, path := range append(pools, t.pool("")) {
+	for _, path := range append(all, pools) {
 		_ = unix.Rmdir(path) // fails if it is not empty
 	}
 	return errors.Join(errs...)

@@ -49,7 +49,7 @@ func startIn(t *testing.T, g Group) (pid int, ended <-chan struct{}) {
 
 func made(t *testing.T, tree Tree, pool, mark string) Group {
 	t.Helper()
-	g, err := tree.Make(pool, mark)
+	g, err := tree.Make(Pool{Name: pool}, mark, Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestAGroupEndsWithWhatIsBelowIt(t *testing.T) {
 	if !g.Has(one) || !g.Has(two) || g.Has(three) || g.Has(os.Getpid()) {
 		t.Error("wrong processes are in the group")
 	}
-	if of, ok := Of(one, "mark"); !ok || of != g {
+	if of, ok := Of(one, "mark"); !ok || of.Path != g.Path {
 		t.Errorf("group of the process: %v, %v", of, ok)
 	}
 	if _, ok := Of(three, "mark"); ok {
@@ -131,7 +131,7 @@ func TestAGroupIsMadeWhileTheLastPoolEnds(t *testing.T) {
 		}
 	}()
 	for i := range 300 {
-		g, err := tree.Make("other", strconv.Itoa(i))
+		g, err := tree.Make(Pool{Name: "other"}, strconv.Itoa(i), Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,4 +143,107 @@ func TestAGroupIsMadeWhileTheLastPoolEnds(t *testing.T) {
 		}
 	}
 	<-done
+}
+
+// plain makes files as they are in a group, in a plain directory, as in a hierarchy that this host lacks.
+func plain(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestWhatIsWrittenToGroups(t *testing.T) {
+	bound := Limits{MilliCPU: 250, Memory: 100 << 20, MilliCPURequest: 100, MemoryRequest: 50 << 20}
+	for name, tc := range map[string]struct {
+		limits Limits
+		write  func(Limits, string) error
+		want   map[string]string
+	}{
+		"limits in the unified hierarchy": {bound, Limits.writeUnified, map[string]string{
+			"cpu.weight": "4", "cpu.max": "25000 100000", "memory.low": "52428800", "memory.max": "104857600",
+			"memory.swap.max": "0",
+		}},
+		"nothing in the unified hierarchy": {Limits{}, Limits.writeUnified, map[string]string{
+			"cpu.weight": "1", "cpu.max": "", "memory.low": "", "memory.max": "", "memory.swap.max": "",
+		}},
+		"a tiny limit": {Limits{MilliCPU: 1}, Limits.writeUnified, map[string]string{
+			"cpu.weight": "1", "cpu.max": "1000 100000",
+		}},
+		"limits of cpu": {bound, Limits.writeCPU, map[string]string{
+			"cpu.shares": "102", "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000",
+		}},
+		"limits of memory without swap": {bound, Limits.writeMemory, map[string]string{
+			"memory.soft_limit_in_bytes": "52428800", "memory.limit_in_bytes": "104857600",
+		}},
+		"more weight than there is": {Limits{MilliCPURequest: 1 << 40}, Limits.writeCPU, map[string]string{
+			"cpu.shares": "262144",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			for file := range tc.want {
+				names = append(names, file)
+			}
+			dir := plain(t, names...)
+			if err := tc.write(tc.limits, dir); err != nil {
+				t.Fatal(err)
+			}
+			entries, err := os.ReadDir(dir)
+			if err != nil || len(entries) != len(tc.want) {
+				t.Errorf("files %v, %v", entries, err)
+			}
+			for file, want := range tc.want {
+				if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(got) != want {
+					t.Errorf("%s: %q, %v, want %q", file, got, err, want)
+				}
+			}
+		})
+	}
+	if err := bound.writeUnified(plain(t, "cpu.weight", "cpu.max")); err == nil {
+		t.Error("a limit without its file is no error")
+	}
+}
+
+func TestWhatTheKernelKilledIsCounted(t *testing.T) {
+	dir := plain(t)
+	for file, text := range map[string]string{
+		"memory.events": "low 0\noom 2\noom_kill 3\n", "memory.oom_control": "under_oom 0\noom_kill 4\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, g := range map[int]Group{
+		3: {Path: dir}, 4: {Path: dir, Controllers: Controllers{Memory: dir}}, 0: {Path: filepath.Join(dir, "gone")},
+	} {
+		if got := g.Killed(); got != want {
+			t.Errorf("%v: %d, want %d", g, got, want)
+		}
+	}
+}
+
+// TestLimitsNeedTheirControllers makes groups where there are none.
+func TestLimitsNeedTheirControllers(t *testing.T) {
+	if err := (Tree{}).CanLimit(); err == nil {
+		t.Error("limits are possible without control groups")
+	}
+	if _, err := (Tree{}).Make(Pool{Name: "a"}, "mark", Limits{Memory: 1 << 20}); err == nil {
+		t.Error("a process could run without its limit")
+	}
+	tree, _ := usable(t)
+	tree.unified, tree.cpu, tree.memory = false, "", ""
+	if err := tree.CanLimit(); err == nil {
+		t.Error("limits are possible without controllers")
+	}
+	if g, err := tree.Make(Pool{Name: "a"}, "mark", Limits{Memory: 1 << 20}); err == nil {
+		t.Errorf("group %v", g)
+	}
+	if g, err := tree.Make(Pool{Name: "a"}, "mark", Limits{MilliCPURequest: 100}); err != nil || g.None() {
+		t.Errorf("a group with requests alone: %v, %v", g, err)
+	}
 }

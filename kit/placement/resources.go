@@ -150,6 +150,9 @@ func Allocatable(node *nodev1.Node) (has Resources, pods int64) {
 	return has, pods
 }
 
+// AmountsOf returns the amounts of a list of quantities. A quantity that cannot be read counts as nothing.
+func AmountsOf(list map[string]*structpb.Value) Resources { return amounts(list) }
+
 func amounts(list map[string]*structpb.Value) (r Resources) {
 	for name, v := range list {
 		n := amount(name, v)

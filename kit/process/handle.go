@@ -39,11 +39,11 @@ func newRecord(spec Spec, groups cgroup.Tree) (record, error) {
 	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
 		r.UID = spec.User.UID
 	}
-	group, err := groups.Make(spec.Pool, r.Mark)
+	group, err := groups.Make(cgroup.Pool{Name: spec.Pool, Limits: spec.PoolLimits}, r.Mark, spec.Limits)
 	if err != nil {
 		return r, fmt.Errorf("control group: %w", err)
 	}
-	r.Cgroup = group.Path
+	r.Cgroup, r.Controllers = group.Path, group.Controllers
 	return r, nil
 }
 
@@ -70,10 +70,10 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 		return cmd
 	}
 	cmd := command()
-	// for example without clone3: it runs without a group
-	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" {
+	// for example without clone3: it runs without a group, unless it has limits
+	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" && !spec.bound() {
 		rec.group().Discard()
-		rec.Cgroup = ""
+		rec.Cgroup, rec.Controllers = "", cgroup.Controllers{}
 		cmd = command()
 		err = Start(cmd, spec.User)
 	}
@@ -105,8 +105,11 @@ func (r record) startInside(cmd *exec.Cmd, user *User) error {
 	}
 	defer group.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
-	return Start(cmd, user)
+	return start(cmd, user, r.group().Enter)
 }
+
+// bound reports whether a process must not run without its limits.
+func (spec Spec) bound() bool { return spec.Limits.Bound() || spec.PoolLimits.Bound() }
 
 // Start starts a command as another user, without supplementary groups and with no_new_privs, so that neither setuid
 // programs nor file capabilities add privileges. If user is nil it only starts the command. It requires the
@@ -115,20 +118,49 @@ func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
 		return cmd.Start()
 	}
+	return start(cmd, user, func() error { return nil })
+}
+
+// start starts a command on a thread on which enter was called before.
+func start(cmd *exec.Cmd, user *User, enter func() error) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID}
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread keeps no_new_privs, so it must end with the goroutine
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			started <- fmt.Errorf("no_new_privs: %w", err)
+	if user != nil {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID}
+	}
+	var err error
+	onOwnThread(func() {
+		if user != nil {
+			if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+				err = fmt.Errorf("no_new_privs: %w", err)
+				return
+			}
+		}
+		if err = enter(); err != nil {
+			err = fmt.Errorf("control group: %w", err)
 			return
 		}
-		started <- cmd.Start()
+		err = cmd.Start()
+	})
+	return err
+}
+
+// onOwnThread calls f on a thread that ends then, since it keeps no_new_privs and control groups. That is never the
+// first thread: it would not end, and its memory is counted in its control group, which is that of this whole process.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onOwnThread(f) // on another one, for this one is taken until then
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
 	}()
-	return <-started
+	<-done
 }
 
 // reapBroken kills a child that cannot be supervised: there must never be two processes of one name.

@@ -251,6 +251,12 @@ func (k *keeper) adopt(logged bool) bool {
 	}
 	k.stray = nil
 	if err != nil {
+		if rec.Once && rec.Exit == nil { // it ended while no supervisor ran
+			rec.Exit = &Exit{At: time.Now(), OutOfMemory: rec.group().Killed() > 0}
+			if err := rec.write(k.dir, k.name); err != nil {
+				k.log.Warn("process record is not written", "error", err)
+			}
+		}
 		if err := rec.sweep(false); err != nil { // its record stays while something of it runs
 			return k.undecided(err, logged)
 		}
@@ -307,12 +313,6 @@ func scarce(err error) bool {
 func (k *keeper) remember(rec record) {
 	if !rec.Once {
 		return
-	}
-	if rec.Exit == nil { // it ended while no supervisor ran
-		rec.Exit = &Exit{At: time.Now()}
-		if err := rec.write(k.dir, k.name); err != nil {
-			k.log.Warn("process record is not written", "error", err)
-		}
 	}
 	k.mu.Lock()
 	k.past = rec
@@ -421,6 +421,7 @@ func (k *keeper) buried(ctx context.Context, h *handle) Exit {
 	k.mu.Unlock()
 	exit := h.reap()
 	h.close()
+	exit.OutOfMemory = h.group().Killed() > 0
 	past := h.record
 	if past.Exit = &exit; past.Once {
 		if err := past.write(k.dir, k.name); err != nil {

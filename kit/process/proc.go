@@ -88,7 +88,7 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 		r.UID = uid
 	}
 	if group, ok := cgroup.Of(pid, r.Mark); ok {
-		r.Cgroup = group.Path
+		r.Cgroup, r.Controllers = group.Path, group.Controllers
 	}
 	return filepath.Base(vars[markerName]), r, err
 }

@@ -25,10 +25,13 @@ type record struct {
 	// or in another container; empty in records of earlier versions
 	Namespace string `json:"pidNamespace,omitempty"`
 	// random ID, in the environment of this start; empty in records of earlier versions
-	Mark   string        `json:"mark,omitempty"`
-	Cgroup string        `json:"cgroup,omitempty"` // directory of its control group; empty without one
-	Pool   string        `json:"pool,omitempty"`   // Spec.Pool
-	UID    uint32        `json:"uid,omitempty"`    // of Spec.User; 0: the supervisor's
+	Mark   string `json:"mark,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"` // directory of its control group; empty without one
+	// its groups in hierarchies of version 1
+	Controllers cgroup.Controllers `json:"controllers,omitzero"`
+
+	Pool   string        `json:"pool,omitempty"` // Spec.Pool
+	UID    uint32        `json:"uid,omitempty"`  // of Spec.User; 0: the supervisor's
 	Path   string        `json:"path,omitempty"`
 	Args   []string      `json:"args,omitempty"`
 	Digest string        `json:"digest"` // of the Spec
@@ -76,7 +79,7 @@ func removeRecord(dir, name string) {
 }
 
 // group returns the control group of the process.
-func (r record) group() cgroup.Group { return cgroup.Group{Path: r.Cgroup} }
+func (r record) group() cgroup.Group { return cgroup.Group{Path: r.Cgroup, Controllers: r.Controllers} }
 
 // runs reports whether the process was started with spec. The user is compared, too: any process may have the digest in
 // its environment.
@@ -105,6 +108,9 @@ func (spec Spec) digest() string {
 	}
 	if spec.Pool != "" {
 		what = append(what, "pool", spec.Pool)
+	}
+	if spec.Limits != (cgroup.Limits{}) || spec.PoolLimits != (cgroup.Limits{}) {
+		what = append(what, spec.Limits, spec.PoolLimits)
 	}
 	data, _ := json.Marshal(what) // strings and numbers always encode
 	sum := sha256.Sum256(data)

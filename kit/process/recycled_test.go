@@ -314,7 +314,7 @@ func TestASupervisorThatDiesBeforeTheStartLeavesNoGroup(t *testing.T) {
 	}
 	sp := waiting(dir)
 	sp.Once, sp.Name, sp.Pool = true, "pool.worker", "pool"
-	group, err := groups.Make(sp.Pool, "a-mark")
+	group, err := groups.Make(cgroup.Pool{Name: sp.Pool}, "a-mark", cgroup.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

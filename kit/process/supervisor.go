@@ -75,6 +75,11 @@ type Spec struct {
 	// of its processes begin with its name and a dot. Signals for a process of a pool go to everything that it started,
 	// also in other process groups.
 	Pool string `json:",omitempty"`
+	// Limits are what the process and all that it starts may use, PoolLimits what all processes of the pool may use. A
+	// process is not started where its limits cannot be enforced: see CanLimit. Requests are in force where limits can be.
+	// Both require Pool.
+	Limits     cgroup.Limits `json:",omitzero"`
+	PoolLimits cgroup.Limits `json:",omitzero"`
 	// Changed, if it is not nil, is called after the Status of the process changed. It must not block, nor call the
 	// supervisor.
 	Changed func() `json:"-"`
@@ -108,6 +113,8 @@ type Exit struct {
 	Known  bool           `json:"known"`
 	Code   int            `json:"code"` // if Known and Signal is 0
 	Signal syscall.Signal `json:"signal"`
+	// OutOfMemory means that the kernel killed it, or a process that it started, for lack of memory.
+	OutOfMemory bool `json:"outOfMemory,omitempty"`
 }
 
 // String describes the exit for people.
@@ -345,6 +352,17 @@ func (s *Supervisor) StartBeside(name string, cmd *exec.Cmd, user *User) error {
 	return k.beside(cmd, user)
 }
 
+// CanLimit returns why processes of pools can have no limits on this host; nil if they can.
+func (s *Supervisor) CanLimit() error {
+	s.mu.Lock()
+	ss := s.session
+	s.mu.Unlock()
+	if ss == nil {
+		return ErrNotRunning
+	}
+	return ss.cgroups.CanLimit()
+}
+
 // EndPool kills what still runs of a pool whose processes were all stopped. An error means that something may be left.
 func (s *Supervisor) EndPool(pool string) error {
 	if err := validName(pool); err != nil {
@@ -439,6 +457,9 @@ func (spec Spec) validate() error {
 		if !strings.Contains(e, "=") || strings.HasPrefix(e, "=") {
 			return fmt.Errorf("process %q: environment entry %q is not KEY=value", spec.Name, e)
 		}
+	}
+	if spec.Pool == "" && (spec.Limits != cgroup.Limits{} || spec.PoolLimits != cgroup.Limits{}) {
+		return fmt.Errorf("process %q: limits without a pool", spec.Name)
 	}
 	if spec.Pool != "" && (validName(spec.Pool) != nil || !strings.HasPrefix(spec.Name, spec.Pool+".")) {
 		return fmt.Errorf("process %q: its name does not begin with its pool %q and a dot", spec.Name, spec.Pool)

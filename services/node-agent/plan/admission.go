@@ -61,6 +61,25 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 	return Verdict{}
 }
 
+// WithoutLimits returns the verdict on a pod with limits on a node that cannot enforce any, for a reason.
+func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
+	var paths []string
+	for _, list := range []struct {
+		name string
+		of   []*schedulingv1.Container
+	}{
+		{"initContainers", spec.GetInitContainers()},
+		{"containers", spec.GetContainers()},
+	} {
+		for i, c := range list.of {
+			for _, name := range slices.Sorted(maps.Keys(c.GetResources().GetLimits())) {
+				paths = append(paths, fmt.Sprintf("spec.%s[%d].resources.limits['%s']", list.name, i, name))
+			}
+		}
+	}
+	return refusal(LimitsNotEnforceable, fmt.Sprintf("the node cannot enforce %s: %s", strings.Join(paths, ", "), why))
+}
+
 // AsksForLabels reports whether it depends on the labels of a node that a pod may run there.
 func AsksForLabels(spec *schedulingv1.PodSpec) bool {
 	required := spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()

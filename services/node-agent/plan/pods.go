@@ -31,6 +31,9 @@ const (
 	ImagePullBackOff  = "ImagePullBackOff"
 	StatusUnknown     = "ContainerStatusUnknown"
 	DeadlineExceeded  = "DeadlineExceeded"
+	OutOfMemory       = "OOMKilled"
+
+	LimitsNotEnforceable = "LimitsNotEnforceable"
 )
 
 const (

@@ -175,9 +175,18 @@ func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Spri
 // howItEnded returns how a container's process ended: what its shim wrote down, else what the supervisor saw. asked
 // says that the agent had it end.
 func howItEnded(file string, seen process.Exit, asked bool) plan.Exit {
-	if e, ok := writtenDown(file); ok {
-		return e
+	e, ok := writtenDown(file)
+	if !ok {
+		e = howItWasSeen(seen, asked)
 	}
+	if seen.OutOfMemory && !asked && e.Code != 0 {
+		e.Reason, e.Message = plan.OutOfMemory, "a process was killed for lack of memory"
+	}
+	return e
+}
+
+// howItWasSeen returns how a container's process ended that wrote nothing down.
+func howItWasSeen(seen process.Exit, asked bool) plan.Exit {
 	switch {
 	case seen.Known && seen.Signal != 0:
 		return plan.Exit{Code: signalBase + int(seen.Signal), Signal: int(seen.Signal), Finished: seen.At}

@@ -136,6 +136,9 @@ func lost(st *schedulingv1.ContainerStatus) *container {
 // enough to admit a pod that asks for none of its labels, which may have changed since; and it never refuses
 // one.
 func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) (plan.Verdict, error) {
+	if verdict := s.enforceable(object); verdict.Phase != "" {
+		return verdict, nil
+	}
 	others := s.others(uid)
 	for fresh := plan.AsksForLabels(object.GetSpec()); ; fresh = true {
 		ctx, cancel := context.WithTimeout(ctx, callPatience)
@@ -338,6 +341,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		return err
 	}
 	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1)
+	spec.Limits, spec.PoolLimits = limitsOf(of), weightOf(object)
 	s.mu.Lock()
 	c.Last, c.Exit, c.Asked, c.obstacle = c.Exit, nil, false, nil
 	c.Starts, c.Since, c.PID, c.ImageID, c.Root, c.Spec = c.Starts+1, time.Now(), 0, l.imageID, l.root, spec

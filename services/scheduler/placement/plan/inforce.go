@@ -10,6 +10,7 @@ import (
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 )
 
 // SpecNotInForce returns the fields of a pod's spec, or of a template's, below path that are not in force: fields
@@ -73,7 +74,9 @@ func (f *unforced) container(at string, c *schedulingv1.Container) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.GetResources().GetLimits())) {
-		f.refuse(at+".resources.limits['"+name+"']", "the container could use more")
+		if name != placement.CPU && name != placement.Memory {
+			f.refuse(at+".resources.limits['"+name+"']", "the container could use more")
+		}
 	}
 	if len(c.GetEnvFrom()) > 0 {
 		f.refuse(at+".envFrom", "the variables would be missing")

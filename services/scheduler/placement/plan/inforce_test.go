@@ -28,8 +28,12 @@ func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
 			nil,
 		},
 		"limits": {
-			`{"containers": [{"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": 1}, "requests": {"cpu": 1}}}]}`,
-			[]string{"spec.containers[0].resources.limits['cpu']", "spec.containers[0].resources.limits['memory']"},
+			`{"containers": [{"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": 1, "ephemeral-storage": 1,
+				"example.com/gpu": 1}, "requests": {"cpu": 1}}}]}`,
+			[]string{
+				"spec.containers[0].resources.limits['ephemeral-storage']",
+				"spec.containers[0].resources.limits['example.com/gpu']",
+			},
 			nil,
 		},
 		"variables of other objects": {
