@@ -165,8 +165,8 @@ func (t Tree) Make(pool Pool, mark string, limits Limits) (Group, error) {
 	return g, nil
 }
 
-// mkdirAgain makes a group of a pool, and those that it is in. The end of the last other pool may remove what pools are
-// in at the same time.
+// mkdirAgain makes a group of a pool, and those that it is in. The end of another group may remove these at the same
+// time.
 func mkdirAgain(path string) error {
 	for tries := 1; ; tries++ {
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
@@ -247,12 +247,22 @@ func pidsIn(group string) (pids []int, err error) {
 // Discard removes a group in which no process was started. If that fails, the next Sweep removes it.
 func (g Group) Discard() { _ = removeAll(g.Path, g.CPU, g.Memory) }
 
-// End kills every process of the group and removes it; nil if it is gone. An error means that a process may be left.
+// End kills every process of the group and removes it, and its pool if that is empty then; nil if it is gone. An error
+// means that a process may be left.
 func (g Group) End() error {
 	if g.None() {
 		return nil
 	}
-	return errors.Join(end(g.Path), endController(g.CPU), endController(g.Memory))
+	if err := errors.Join(end(g.Path), endController(g.CPU), endController(g.Memory)); err != nil {
+		return err
+	}
+	for _, path := range []string{g.Path, g.CPU, g.Memory} {
+		pool := filepath.Dir(path)
+		if pools := filepath.Dir(pool); strings.HasPrefix(filepath.Base(pools), namePrefix) && unix.Rmdir(pool) == nil {
+			_ = unix.Rmdir(pools) // fails if there is another pool
+		}
+	}
+	return nil
 }
 
 // End kills every process of a pool and removes it; nil if it is gone. An error means that a process may be left.

@@ -97,6 +97,10 @@ func TestAGroupEndsWithWhatIsBelowIt(t *testing.T) {
 		t.Fatalf("the pool is there: %v", err)
 	}
 	<-threeEnded
+	last := made(t, tree, "pool", "last")
+	if err := last.End(); err != nil || isThere(Group{Path: tree.pools()}) {
+		t.Errorf("the pool of the last group is left: %v", err)
+	}
 }
 
 func TestASweepSparesWhatIsKnownAndOtherDirectories(t *testing.T) {
