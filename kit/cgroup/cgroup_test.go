@@ -169,23 +169,20 @@ func TestWhatIsWrittenToGroups(t *testing.T) {
 		want   map[string]string
 	}{
 		"limits in the unified hierarchy": {bound, Limits.writeUnified, map[string]string{
-			"cpu.weight": "4", "cpu.max": "25000 100000", "memory.low": "52428800", "memory.max": "104857600",
+			"cpu.max": "25000 100000", "memory.low": "52428800", "memory.max": "104857600",
 			"memory.swap.max": "0",
 		}},
 		"nothing in the unified hierarchy": {Limits{}, Limits.writeUnified, map[string]string{
-			"cpu.weight": "1", "cpu.max": "", "memory.low": "", "memory.max": "", "memory.swap.max": "",
+			"cpu.max": "", "memory.low": "", "memory.max": "", "memory.swap.max": "",
 		}},
 		"a tiny limit": {Limits{MilliCPU: 1}, Limits.writeUnified, map[string]string{
-			"cpu.weight": "1", "cpu.max": "1000 100000",
+			"cpu.max": "1000 100000",
 		}},
 		"limits of cpu": {bound, Limits.writeCPU, map[string]string{
-			"cpu.shares": "102", "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000",
+			"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000",
 		}},
 		"limits of memory without swap": {bound, Limits.writeMemory, map[string]string{
 			"memory.soft_limit_in_bytes": "52428800", "memory.limit_in_bytes": "104857600",
-		}},
-		"more weight than there is": {Limits{MilliCPURequest: 1 << 40}, Limits.writeCPU, map[string]string{
-			"cpu.shares": "262144",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -208,8 +205,40 @@ func TestWhatIsWrittenToGroups(t *testing.T) {
 			}
 		})
 	}
-	if err := bound.writeUnified(plain(t, "cpu.weight", "cpu.max")); err == nil {
+	if err := bound.writeUnified(plain(t, "cpu.max")); err == nil {
 		t.Error("a limit without its file is no error")
+	}
+}
+
+func TestWeights(t *testing.T) {
+	for requests, want := range map[int64][2]string{
+		0: {"2", "1"}, 100: {"102", "4"}, 1000: {"1024", "39"}, 1 << 40: {"262144", "10000"},
+	} {
+		of := Limits{MilliCPURequest: requests}
+		pool := plain(t, "cpu.shares", "cpu.weight")
+		at := filepath.Join(pool, "group")
+		if err := os.Mkdir(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"cpu.shares", "cpu.weight"} {
+			if err := os.WriteFile(filepath.Join(at, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, g := range []Group{{Path: at, Controllers: Controllers{CPU: at}}, {Path: at}} {
+			if err := g.Weigh(of, of); err != nil {
+				t.Fatal(err)
+			}
+			name := []string{"cpu.shares", "cpu.weight"}[i]
+			for _, dir := range []string{pool, at} {
+				if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want[i] {
+					t.Errorf("%s for %d: %q, %v, want %q", name, requests, got, err, want[i])
+				}
+			}
+		}
+	}
+	if err := (Group{Path: plain(t)}).Weigh(Limits{}, Limits{}); err != nil {
+		t.Errorf("without a controller: %v", err)
 	}
 }
 

@@ -36,13 +36,13 @@ type Controllers struct {
 const (
 	cpuPeriod = 100_000 // microseconds, as Kubernetes has it
 	minQuota  = 1_000   // the least that the kernel takes
-	// sharesOfCore are the weight of a core in version 1, and minShares the least weight; in the unified hierarchy weights
-	// are from 1 to 10,000. Source: Kubernetes' conversion.
+	// A core has the weight sharesOfCore in version 1, of minShares to maxShares, and massOfCore in the unified hierarchy,
+	// of 1 to maxWeight. Source: Kubernetes' conversion.
 	sharesOfCore = 1024
 	minShares    = 2
 	maxShares    = 262_144
 	maxWeight    = 10_000
-	defaultMass  = 100 // weight of a core in the unified hierarchy
+	massOfCore   = 100
 )
 
 // errNoControllers means that a host has no controllers that this process can use.
@@ -151,7 +151,7 @@ func (t Tree) limit(g *Group, pool, mark string, of, group Limits) error {
 			return err
 		}
 		return errors.Join(
-			write(t.pools(), "cpu.weight", min(maxWeight, cores*defaultMass)),
+			write(t.pools(), "cpu.weight", min(maxWeight, cores*massOfCore)),
 			of.writeUnified(t.pool(pool)), group.writeUnified(g.Path))
 	}
 	if t.cpu == "" || t.memory == "" {
@@ -175,15 +175,36 @@ func (l Limits) shares() int64 {
 
 func (l Limits) quota() int64 { return max(minQuota, l.MilliCPU*cpuPeriod/1000) }
 
-// writeCPU writes what l says to a group of the controller cpu of version 1.
+// Weigh gives the group, which is in a pool, and the pool the weights of their requests. It comes after the start of
+// the process: a start in a group of little weight takes long on a busy host.
+func (g Group) Weigh(pool, group Limits) error {
+	switch {
+	case g.CPU != "":
+		return errors.Join(write(filepath.Dir(g.CPU), "cpu.shares", pool.shares()),
+			write(g.CPU, "cpu.shares", group.shares()))
+	case g.None():
+		return nil
+	}
+	err := errors.Join(write(filepath.Dir(g.Path), "cpu.weight", pool.weight()),
+		write(g.Path, "cpu.weight", group.weight()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // there is no controller
+	}
+	return err
+}
+
+// weight returns the shares of l in the unit of the unified hierarchy.
+func (l Limits) weight() int64 { return 1 + (l.shares()-minShares)*(maxWeight-1)/(maxShares-minShares) }
+
+// writeCPU writes the limit of l to a group of the controller cpu of version 1.
 func (l Limits) writeCPU(dir string) error {
-	if err := write(dir, "cpu.shares", l.shares()); err != nil || l.MilliCPU == 0 {
-		return err
+	if l.MilliCPU == 0 {
+		return nil
 	}
 	return errors.Join(write(dir, "cpu.cfs_period_us", cpuPeriod), write(dir, "cpu.cfs_quota_us", l.quota()))
 }
 
-// writeMemory writes what l says to a group of the controller memory of version 1.
+// writeMemory writes what l says of memory to a group of the controller memory of version 1.
 func (l Limits) writeMemory(dir string) error {
 	if l.MemoryRequest > 0 {
 		if err := write(dir, "memory.soft_limit_in_bytes", l.MemoryRequest); err != nil {
@@ -203,12 +224,8 @@ func (l Limits) writeMemory(dir string) error {
 	return err
 }
 
-// writeUnified writes what l says to a group of the unified hierarchy.
+// writeUnified writes what l says, but for its weight, to a group of the unified hierarchy.
 func (l Limits) writeUnified(dir string) error {
-	weight := 1 + (l.shares()-minShares)*(maxWeight-1)/(maxShares-minShares)
-	if err := write(dir, "cpu.weight", weight); err != nil {
-		return err
-	}
 	if l.MilliCPU > 0 {
 		if err := writeText(dir, "cpu.max", fmt.Sprintf("%d %d", l.quota(), cpuPeriod)); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,10 +23,12 @@ type handle struct {
 	started time.Time
 	grace   time.Duration // guarded by the keeper's mutex
 	exited  chan struct{} // closed when the process ended; a zombie has ended
-	closed  bool          // nothing is started beside it any more; guarded by the keeper's mutex
-	pidfd   *os.File
-	conn    syscall.RawConn
-	idle    chan struct{} // closed when await no longer uses pidfd
+
+	beside sync.Mutex // held while something is started beside it
+	closed bool       // nothing is started beside it any more; guarded by beside
+	pidfd  *os.File
+	conn   syscall.RawConn
+	idle   chan struct{} // closed when await no longer uses pidfd
 }
 
 // newRecord returns the record of a process before it runs, with a new marker, and creates its control group.
@@ -79,6 +82,10 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start: %w", err)
+	}
+	if spec.Pool != "" {
+		// A process that has ended by now may have no group any more; a weight alone ends nothing.
+		_ = rec.group().Weigh(spec.PoolLimits, spec.Limits)
 	}
 	pid := cmd.Process.Pid
 	_ = cmd.Process.Release() // reap waits for it, so that no goroutine is tied to a process that outlives the supervisor

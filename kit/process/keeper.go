@@ -141,17 +141,23 @@ func (k *keeper) signal(sig syscall.Signal) error {
 // beside starts a command that belongs to the process.
 func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.handle == nil || k.handle.closed || k.spec == nil {
+	h, spec, dir := k.handle, k.spec, k.dir
+	k.mu.Unlock()
+	if h == nil || spec == nil {
 		return fmt.Errorf("start beside %q: %w", k.name, ErrNoProcess)
 	}
-	r := k.handle.record
-	cmd.Env = append(cmd.Env, markers(k.dir, *k.spec, r.Mark)...)
+	// Not the mutex of the keeper: the start takes long where the process has used up its share of the processor.
+	h.beside.Lock()
+	defer h.beside.Unlock()
+	if h.closed {
+		return fmt.Errorf("start beside %q: %w", k.name, ErrNoProcess)
+	}
+	cmd.Env = append(cmd.Env, markers(dir, *spec, h.Mark)...)
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
-	return r.startInside(cmd, user)
+	return h.startInside(cmd, user)
 }
 
 // run keeps the process in the desired state until ctx ends, or returns true once no process is wanted and none runs.
@@ -416,9 +422,9 @@ func (k *keeper) isFinal(exit Exit) (once, final bool) {
 // buried records the end of the process of h, once nothing that it started runs. If ctx ends before, the record stays
 // for the next supervisor.
 func (k *keeper) buried(ctx context.Context, h *handle) Exit {
-	k.mu.Lock()
+	h.beside.Lock()
 	h.closed = true
-	k.mu.Unlock()
+	h.beside.Unlock()
 	exit := h.reap()
 	h.close()
 	exit.OutOfMemory = h.group().Killed() > 0

@@ -275,3 +275,29 @@ func TestNoGroupIsLeftOfAPodWithLimits(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestALimitThatNoProcessFitsInHarmsNoOther is about the moment in which a thread of the agent is in the group.
+func TestALimitThatNoProcessFitsInHarmsNoOther(t *testing.T) {
+	needLimits(t)
+	c := newCluster(t)
+	m := newMachine(t, c)
+	m.run()
+	c.add(sh("beside", forever))
+	c.await("beside", "is ready", ready)
+	for _, limit := range []string{"1", "4Ki", "100Ki", "1Mi"} {
+		p := limited(sh("tiny", "exec sleep 1000"), "memory", limit, "cpu", "1m")
+		p.Spec.RestartPolicy = "Never"
+		p.Metadata.Uid += limit
+		c.add(p)
+		st := c.await("tiny", "ended or runs", func(st *schedulingv1.PodStatus) bool {
+			return st.GetPhase() == "Failed" || ready(st)
+		})
+		t.Log(limit, st.GetPhase(), terminatedOf(st, false))
+		c.remove("tiny", 0)
+		eventually(t, "nothing is left", func() bool { return len(m.processes()) == 1 })
+		c.drop("tiny")
+	}
+	if st := c.status("beside"); !ready(st) || st.GetContainerStatuses()[0].GetRestartCount() != 0 {
+		t.Errorf("the pod beside: %v", st)
+	}
+}
