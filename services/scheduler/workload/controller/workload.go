@@ -61,10 +61,11 @@ type Controllers struct {
 	log    *slog.Logger
 	now    func() time.Time
 
-	deaths   deaths
-	departed departed
-	spans    controller.Spans
-	loops    *controller.Loops
+	deaths    deaths
+	departed  departed
+	selectors selectors // of the budgets
+	spans     controller.Spans
+	loops     *controller.Loops
 	// All loops have namespace/name as their keys.
 	setLoop, rcLoop, deploymentLoop, statefulLoop, daemonLoop, jobLoop, cronLoop, budgetLoop *controller.Loop
 }
@@ -105,6 +106,7 @@ func loop[T object.Object](c *Controllers, t *resource.Table[T], name string, f 
 }
 
 func (c *Controllers) subscribe() {
+	c.Budgets.Subscribe(c.selectors.changed)
 	c.Pods.Subscribe(c.podChanged)
 	c.ReplicaSets.Subscribe(c.setChanged)
 	c.ReplicationControllers.Subscribe(func(ch resource.Change[*schedulingv1.ReplicationController]) {
@@ -162,12 +164,13 @@ func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 			c.addAdopters(is)
 		}
 	}
-	for b := range c.Budgets.In(ch.Key.Namespace) {
-		if was != nil && placement.BudgetSelects(b, was.GetMetadata().GetLabels()) || is != nil &&
-			placement.BudgetSelects(b, is.GetMetadata().GetLabels()) {
-			c.budgetLoop.Add(object.KeyOf(b).String())
+	var sets []map[string]string
+	for _, pod := range []*schedulingv1.Pod{was, is} {
+		if pod != nil {
+			sets = append(sets, pod.GetMetadata().GetLabels())
 		}
 	}
+	c.budgetLoop.Add(c.selectors.matching(ch.Key.Namespace, sets...)...)
 }
 
 // hasJob reports whether the job that manages a pod is there. One that is gone counts nothing any more.
@@ -304,9 +307,5 @@ func (c *Controllers) claimChanged(ch resource.Change[*schedulingv1.PersistentVo
 
 // addBudgets enqueues the budgets that are for pods of a template: their owner may want another number of them.
 func (c *Controllers) addBudgets(namespace string, template *schedulingv1.PodTemplateSpec) {
-	for b := range c.Budgets.In(namespace) {
-		if placement.BudgetSelects(b, template.GetMetadata().GetLabels()) {
-			c.budgetLoop.Add(object.KeyOf(b).String())
-		}
-	}
+	c.budgetLoop.Add(c.selectors.matching(namespace, template.GetMetadata().GetLabels())...)
 }
