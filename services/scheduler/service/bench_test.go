@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
@@ -46,6 +47,7 @@ func startFleetOver(b *testing.B, nodes int, etcd *clientv3.Client) *cluster {
 	fleet := make([]*nodev1.Node, nodes)
 	for i := range fleet {
 		fleet[i] = newNode(fmt.Sprintf("node-%d", i), "64")
+		fleet[i].Metadata.Labels[zoneLabel] = fmt.Sprint(i % 3)
 	}
 	for _, w := range c.nodes.CreateAll(b.Context(), fleet) {
 		if w.Err != nil {
@@ -99,13 +101,69 @@ func awaitBound(b *testing.B, watch grpc.ServerStreamingClient[schedulingv1.Watc
 // of them are in etcd with their node, as a watch shows it. All calls are in the audit log.
 func BenchmarkPodsBound(b *testing.B) {
 	for _, nodes := range []int{100, 500, 5000, 20000} {
-		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) { bindPods(b, nodes, 0) })
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) { bindPods(b, startFleet(b, nodes), newPod) })
 	}
 }
 
+// BenchmarkPodsBoundByRules is the same at 5,000 nodes in three zones for pods that repel each other on a node, that
+// require a zone, and whose service is spread over the zones.
+func BenchmarkPodsBoundByRules(b *testing.B) {
+	for _, rule := range []struct {
+		name  string
+		apply func(*schedulingv1.Pod)
+	}{
+		{"anti-affinity", func(p *schedulingv1.Pod) {
+			p.Spec.Affinity = &schedulingv1.Affinity{PodAntiAffinity: &schedulingv1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{{
+					LabelSelector: &metav1.LabelSelector{MatchLabels: p.Metadata.Labels}, TopologyKey: "kubernetes.io/hostname",
+				}},
+			}}
+		}},
+		{"node-affinity", func(p *schedulingv1.Pod) {
+			p.Spec.Affinity = &schedulingv1.Affinity{NodeAffinity: &schedulingv1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &schedulingv1.NodeSelector{
+					NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{{
+						MatchExpressions: []*schedulingv1.NodeSelectorRequirement{{
+							Key: zoneLabel, Operator: "In", Values: []string{"1", "2"},
+						}},
+					}},
+				},
+			}}
+		}},
+		{"spreading", func(*schedulingv1.Pod) {}},
+	} {
+		b.Run(rule.name, func(b *testing.B) {
+			c := startFleet(b, 5000)
+			if rule.name == "spreading" {
+				_, err := schedulingv1.NewServiceServiceClient(c.admin()).CreateService(b.Context(),
+					&schedulingv1.CreateServiceRequest{Service: &schedulingv1.Service{
+						Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "all"},
+						Spec: &schedulingv1.ServiceSpec{
+							Selector: map[string]string{"app": "test"}, Ports: []*schedulingv1.ServicePort{{Port: 80}},
+						},
+					}})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			bindPods(b, c, func(name, cpu string) *schedulingv1.Pod {
+				p := newPod(name, cpu)
+				rule.apply(p)
+				return p
+			})
+		})
+	}
+}
+
+const zoneLabel = "topology.kubernetes.io/zone"
+
 // BenchmarkPodsBoundBesideAgents is the same while the agents of 1,000 of the nodes watch their pods, each over a
 // connection of its own.
-func BenchmarkPodsBoundBesideAgents(b *testing.B) { bindPods(b, 5000, 1000) }
+func BenchmarkPodsBoundBesideAgents(b *testing.B) {
+	c := startFleet(b, 5000)
+	connect(b, c, 1000)
+	bindPods(b, c, newPod)
+}
 
 // connect has the agents of the first nodes watch their pods until the benchmark ends.
 func connect(b *testing.B, c *cluster, agents int) {
@@ -130,9 +188,8 @@ func connect(b *testing.B, c *cluster, agents int) {
 	}
 }
 
-func bindPods(b *testing.B, nodes, agents int) {
-	c := startFleet(b, nodes)
-	connect(b, c, agents)
+func bindPods(b *testing.B, c *cluster, pod func(name, cpu string) *schedulingv1.Pod) {
+	b.Helper()
 	batches := c.batches()
 	var spent, used time.Duration
 	for round := 0; b.Loop(); round++ {
@@ -146,7 +203,7 @@ func bindPods(b *testing.B, nodes, agents int) {
 		for from := 0; from < benchPods; from += benchBatch {
 			r := &schedulingv1.BatchCreatePodsRequest{}
 			for i := range benchBatch {
-				r.Pods = append(r.Pods, newPod(fmt.Sprintf("p-%d-%d", round, from+i), "10m"))
+				r.Pods = append(r.Pods, pod(fmt.Sprintf("p-%d-%d", round, from+i), "10m"))
 			}
 			calls = append(calls, r)
 		}
