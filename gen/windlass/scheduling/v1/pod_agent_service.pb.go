@@ -392,6 +392,161 @@ func (x *ResolveVolumesResponse) GetVolumes() map[string]*PersistentVolume {
 	return nil
 }
 
+// Request of ResolveConfig.
+type ResolveConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the pod.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The version of the last response that the agent has; empty if it has none.
+	KnownVersion  string `protobuf:"bytes,5,opt,name=known_version,json=knownVersion,proto3" json:"known_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveConfigRequest) Reset() {
+	*x = ResolveConfigRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveConfigRequest) ProtoMessage() {}
+
+func (x *ResolveConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveConfigRequest.ProtoReflect.Descriptor instead.
+func (*ResolveConfigRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ResolveConfigRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *ResolveConfigRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResolveConfigRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResolveConfigRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ResolveConfigRequest) GetKnownVersion() string {
+	if x != nil {
+		return x.KnownVersion
+	}
+	return ""
+}
+
+// The config maps and secrets of a pod.
+type ResolveConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version of the response: it differs if one of the objects was created, changed or deleted.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// True if the version is the known one. The objects are left out.
+	Unchanged bool `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// The config maps, ordered by name.
+	ConfigMaps []*ConfigMap `protobuf:"bytes,3,rep,name=config_maps,json=configMaps,proto3" json:"config_maps,omitempty"`
+	// The secrets, ordered by name.
+	Secrets       []*Secret `protobuf:"bytes,4,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveConfigResponse) Reset() {
+	*x = ResolveConfigResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveConfigResponse) ProtoMessage() {}
+
+func (x *ResolveConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveConfigResponse.ProtoReflect.Descriptor instead.
+func (*ResolveConfigResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ResolveConfigResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ResolveConfigResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *ResolveConfigResponse) GetConfigMaps() []*ConfigMap {
+	if x != nil {
+		return x.ConfigMaps
+	}
+	return nil
+}
+
+func (x *ResolveConfigResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 // Request of WatchOwnVolumes.
 type WatchOwnVolumesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -403,7 +558,7 @@ type WatchOwnVolumesRequest struct {
 
 func (x *WatchOwnVolumesRequest) Reset() {
 	*x = WatchOwnVolumesRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +570,7 @@ func (x *WatchOwnVolumesRequest) String() string {
 func (*WatchOwnVolumesRequest) ProtoMessage() {}
 
 func (x *WatchOwnVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +583,7 @@ func (x *WatchOwnVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOwnVolumesRequest.ProtoReflect.Descriptor instead.
 func (*WatchOwnVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchOwnVolumesRequest) GetNodeName() string {
@@ -453,7 +608,7 @@ type ConfirmVolumeGoneRequest struct {
 
 func (x *ConfirmVolumeGoneRequest) Reset() {
 	*x = ConfirmVolumeGoneRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -465,7 +620,7 @@ func (x *ConfirmVolumeGoneRequest) String() string {
 func (*ConfirmVolumeGoneRequest) ProtoMessage() {}
 
 func (x *ConfirmVolumeGoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -478,7 +633,7 @@ func (x *ConfirmVolumeGoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmVolumeGoneRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmVolumeGoneRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConfirmVolumeGoneRequest) GetNodeName() string {
@@ -511,7 +666,7 @@ type ConfirmVolumeGoneResponse struct {
 
 func (x *ConfirmVolumeGoneResponse) Reset() {
 	*x = ConfirmVolumeGoneResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +678,7 @@ func (x *ConfirmVolumeGoneResponse) String() string {
 func (*ConfirmVolumeGoneResponse) ProtoMessage() {}
 
 func (x *ConfirmVolumeGoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +691,7 @@ func (x *ConfirmVolumeGoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmVolumeGoneResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmVolumeGoneResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 // Request of Attend.
@@ -550,7 +705,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +717,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +730,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttendRequest) GetNodeName() string {
@@ -606,7 +761,7 @@ type AttendResponse struct {
 
 func (x *AttendResponse) Reset() {
 	*x = AttendResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +773,7 @@ func (x *AttendResponse) String() string {
 func (*AttendResponse) ProtoMessage() {}
 
 func (x *AttendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +786,7 @@ func (x *AttendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendResponse.ProtoReflect.Descriptor instead.
 func (*AttendResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AttendResponse) GetId() string {
@@ -697,7 +852,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +864,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +877,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeliverRequest) GetNodeName() string {
@@ -780,7 +935,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +947,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +960,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeliverResponse) GetStdin() []byte {
@@ -826,7 +981,7 @@ var File_windlass_scheduling_v1_pod_agent_service_proto protoreflect.FileDescrip
 
 const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\n" +
-	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\":\n" +
+	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/config_map.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a#windlass/scheduling/v1/secret.proto\":\n" +
 	"\x13WatchOwnPodsRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xce\x01\n" +
 	"\x10ReportPodRequest\x12#\n" +
@@ -851,7 +1006,19 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\avolumes\x18\x01 \x03(\v2;.windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntryR\avolumes\x1ad\n" +
 	"\fVolumesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12>\n" +
-	"\x05value\x18\x02 \x01(\v2(.windlass.scheduling.v1.PersistentVolumeR\x05value:\x028\x01\"=\n" +
+	"\x05value\x18\x02 \x01(\v2(.windlass.scheduling.v1.PersistentVolumeR\x05value:\x028\x01\"\xbc\x01\n" +
+	"\x14ResolveConfigRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12$\n" +
+	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
+	"\x03uid\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\x12#\n" +
+	"\rknown_version\x18\x05 \x01(\tR\fknownVersion\"\xcd\x01\n" +
+	"\x15ResolveConfigResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\x12B\n" +
+	"\vconfig_maps\x18\x03 \x03(\v2!.windlass.scheduling.v1.ConfigMapR\n" +
+	"configMaps\x128\n" +
+	"\asecrets\x18\x04 \x03(\v2\x1e.windlass.scheduling.v1.SecretR\asecrets\"=\n" +
 	"\x16WatchOwnVolumesRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"u\n" +
 	"\x18ConfirmVolumeGoneRequest\x12#\n" +
@@ -879,7 +1046,7 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"_exit_code\"J\n" +
 	"\x0fDeliverResponse\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\fR\x05stdin\x12!\n" +
-	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed2\xce\b\n" +
+	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed2\xd3\t\n" +
 	"\x0fPodAgentService\x12}\n" +
 	"\fWatchOwnPods\x12+.windlass.scheduling.v1.WatchOwnPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12q\n" +
@@ -888,7 +1055,9 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x0eConfirmPodGone\x12-.windlass.scheduling.v1.ConfirmPodGoneRequest\x1a..windlass.scheduling.v1.ConfirmPodGoneResponse\"\x16\xaa\xbb\x18\x12\n" +
 	"\x06delete\x1a\x04pods \x010\x01\x12\x91\x01\n" +
 	"\x0eResolveVolumes\x12-.windlass.scheduling.v1.ResolveVolumesRequest\x1a..windlass.scheduling.v1.ResolveVolumesResponse\" \xaa\xbb\x18\x1c\n" +
-	"\x03get\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
+	"\x03get\x1a\x11persistentvolumes \x010\x01\x12\x82\x01\n" +
+	"\rResolveConfig\x12,.windlass.scheduling.v1.ResolveConfigRequest\x1a-.windlass.scheduling.v1.ResolveConfigResponse\"\x14\xaa\xbb\x18\x10\n" +
+	"\x03get\x1a\asecrets \x01\x12\x9d\x01\n" +
 	"\x0fWatchOwnVolumes\x12..windlass.scheduling.v1.WatchOwnVolumesRequest\x1a6.windlass.scheduling.v1.WatchPersistentVolumesResponse\" \xaa\xbb\x18\x1c\n" +
 	"\x05watch\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
 	"\x11ConfirmVolumeGone\x120.windlass.scheduling.v1.ConfirmVolumeGoneRequest\x1a1.windlass.scheduling.v1.ConfirmVolumeGoneResponse\"#\xaa\xbb\x18\x1f\n" +
@@ -911,7 +1080,7 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*WatchOwnPodsRequest)(nil),            // 0: windlass.scheduling.v1.WatchOwnPodsRequest
 	(*ReportPodRequest)(nil),               // 1: windlass.scheduling.v1.ReportPodRequest
@@ -919,49 +1088,57 @@ var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*ConfirmPodGoneResponse)(nil),         // 3: windlass.scheduling.v1.ConfirmPodGoneResponse
 	(*ResolveVolumesRequest)(nil),          // 4: windlass.scheduling.v1.ResolveVolumesRequest
 	(*ResolveVolumesResponse)(nil),         // 5: windlass.scheduling.v1.ResolveVolumesResponse
-	(*WatchOwnVolumesRequest)(nil),         // 6: windlass.scheduling.v1.WatchOwnVolumesRequest
-	(*ConfirmVolumeGoneRequest)(nil),       // 7: windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	(*ConfirmVolumeGoneResponse)(nil),      // 8: windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	(*AttendRequest)(nil),                  // 9: windlass.scheduling.v1.AttendRequest
-	(*AttendResponse)(nil),                 // 10: windlass.scheduling.v1.AttendResponse
-	(*DeliverRequest)(nil),                 // 11: windlass.scheduling.v1.DeliverRequest
-	(*DeliverResponse)(nil),                // 12: windlass.scheduling.v1.DeliverResponse
-	nil,                                    // 13: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	(*PodStatus)(nil),                      // 14: windlass.scheduling.v1.PodStatus
-	(*GetPodLogRequest)(nil),               // 15: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                   // 16: windlass.scheduling.v1.ExecPodStart
-	(*PersistentVolume)(nil),               // 17: windlass.scheduling.v1.PersistentVolume
-	(*WatchPodsResponse)(nil),              // 18: windlass.scheduling.v1.WatchPodsResponse
-	(*Pod)(nil),                            // 19: windlass.scheduling.v1.Pod
-	(*WatchPersistentVolumesResponse)(nil), // 20: windlass.scheduling.v1.WatchPersistentVolumesResponse
+	(*ResolveConfigRequest)(nil),           // 6: windlass.scheduling.v1.ResolveConfigRequest
+	(*ResolveConfigResponse)(nil),          // 7: windlass.scheduling.v1.ResolveConfigResponse
+	(*WatchOwnVolumesRequest)(nil),         // 8: windlass.scheduling.v1.WatchOwnVolumesRequest
+	(*ConfirmVolumeGoneRequest)(nil),       // 9: windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	(*ConfirmVolumeGoneResponse)(nil),      // 10: windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	(*AttendRequest)(nil),                  // 11: windlass.scheduling.v1.AttendRequest
+	(*AttendResponse)(nil),                 // 12: windlass.scheduling.v1.AttendResponse
+	(*DeliverRequest)(nil),                 // 13: windlass.scheduling.v1.DeliverRequest
+	(*DeliverResponse)(nil),                // 14: windlass.scheduling.v1.DeliverResponse
+	nil,                                    // 15: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	(*PodStatus)(nil),                      // 16: windlass.scheduling.v1.PodStatus
+	(*ConfigMap)(nil),                      // 17: windlass.scheduling.v1.ConfigMap
+	(*Secret)(nil),                         // 18: windlass.scheduling.v1.Secret
+	(*GetPodLogRequest)(nil),               // 19: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                   // 20: windlass.scheduling.v1.ExecPodStart
+	(*PersistentVolume)(nil),               // 21: windlass.scheduling.v1.PersistentVolume
+	(*WatchPodsResponse)(nil),              // 22: windlass.scheduling.v1.WatchPodsResponse
+	(*Pod)(nil),                            // 23: windlass.scheduling.v1.Pod
+	(*WatchPersistentVolumesResponse)(nil), // 24: windlass.scheduling.v1.WatchPersistentVolumesResponse
 }
 var file_windlass_scheduling_v1_pod_agent_service_proto_depIdxs = []int32{
-	14, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
-	13, // 1: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	15, // 2: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
-	16, // 3: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
-	17, // 4: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
-	0,  // 5: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
-	1,  // 6: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
-	2,  // 7: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
-	4,  // 8: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
-	6,  // 9: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
-	7,  // 10: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	9,  // 11: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
-	11, // 12: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
-	18, // 13: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	19, // 14: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
-	3,  // 15: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
-	5,  // 16: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
-	20, // 17: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
-	8,  // 18: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	10, // 19: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
-	12, // 20: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
-	13, // [13:21] is the sub-list for method output_type
-	5,  // [5:13] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	16, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
+	15, // 1: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	17, // 2: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
+	18, // 3: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
+	19, // 4: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
+	20, // 5: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
+	21, // 6: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
+	0,  // 7: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
+	1,  // 8: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
+	2,  // 9: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
+	4,  // 10: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
+	6,  // 11: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
+	8,  // 12: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
+	9,  // 13: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	11, // 14: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
+	13, // 15: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
+	22, // 16: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	23, // 17: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
+	3,  // 18: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
+	5,  // 19: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
+	7,  // 20: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
+	24, // 21: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
+	10, // 22: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	12, // 23: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
+	14, // 24: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
+	16, // [16:25] is the sub-list for method output_type
+	7,  // [7:16] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_agent_service_proto_init() }
@@ -969,18 +1146,20 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_init() {
 	if File_windlass_scheduling_v1_pod_agent_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_config_map_proto_init()
 	file_windlass_scheduling_v1_persistent_volume_proto_init()
 	file_windlass_scheduling_v1_persistent_volume_service_proto_init()
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
-	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_secret_proto_init()
+	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

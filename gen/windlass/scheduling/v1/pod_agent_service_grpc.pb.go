@@ -25,6 +25,7 @@ const (
 	PodAgentService_ReportPod_FullMethodName         = "/windlass.scheduling.v1.PodAgentService/ReportPod"
 	PodAgentService_ConfirmPodGone_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
 	PodAgentService_ResolveVolumes_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ResolveVolumes"
+	PodAgentService_ResolveConfig_FullMethodName     = "/windlass.scheduling.v1.PodAgentService/ResolveConfig"
 	PodAgentService_WatchOwnVolumes_FullMethodName   = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
 	PodAgentService_ConfirmVolumeGone_FullMethodName = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
 	PodAgentService_Attend_FullMethodName            = "/windlass.scheduling.v1.PodAgentService/Attend"
@@ -46,6 +47,9 @@ type PodAgentServiceClient interface {
 	// ResolveVolumes returns the volumes that the claims of a pod of the agent's node are bound to. From then on a volume
 	// whose policy is Delete is not removed before ConfirmVolumeGone.
 	ResolveVolumes(ctx context.Context, in *ResolveVolumesRequest, opts ...grpc.CallOption) (*ResolveVolumesResponse, error)
+	// ResolveConfig returns the config maps and secrets that a pod of the agent's node refers to. An agent cannot read
+	// any others. Objects that do not exist are left out.
+	ResolveConfig(ctx context.Context, in *ResolveConfigRequest, opts ...grpc.CallOption) (*ResolveConfigResponse, error)
 	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
 	WatchOwnVolumes(ctx context.Context, in *WatchOwnVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPersistentVolumesResponse], error)
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
@@ -107,6 +111,16 @@ func (c *podAgentServiceClient) ResolveVolumes(ctx context.Context, in *ResolveV
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResolveVolumesResponse)
 	err := c.cc.Invoke(ctx, PodAgentService_ResolveVolumes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podAgentServiceClient) ResolveConfig(ctx context.Context, in *ResolveConfigRequest, opts ...grpc.CallOption) (*ResolveConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveConfigResponse)
+	err := c.cc.Invoke(ctx, PodAgentService_ResolveConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +203,9 @@ type PodAgentServiceServer interface {
 	// ResolveVolumes returns the volumes that the claims of a pod of the agent's node are bound to. From then on a volume
 	// whose policy is Delete is not removed before ConfirmVolumeGone.
 	ResolveVolumes(context.Context, *ResolveVolumesRequest) (*ResolveVolumesResponse, error)
+	// ResolveConfig returns the config maps and secrets that a pod of the agent's node refers to. An agent cannot read
+	// any others. Objects that do not exist are left out.
+	ResolveConfig(context.Context, *ResolveConfigRequest) (*ResolveConfigResponse, error)
 	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
 	WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
@@ -218,6 +235,9 @@ func (UnimplementedPodAgentServiceServer) ConfirmPodGone(context.Context, *Confi
 }
 func (UnimplementedPodAgentServiceServer) ResolveVolumes(context.Context, *ResolveVolumesRequest) (*ResolveVolumesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveVolumes not implemented")
+}
+func (UnimplementedPodAgentServiceServer) ResolveConfig(context.Context, *ResolveConfigRequest) (*ResolveConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolveConfig not implemented")
 }
 func (UnimplementedPodAgentServiceServer) WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchOwnVolumes not implemented")
@@ -317,6 +337,24 @@ func _PodAgentService_ResolveVolumes_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodAgentService_ResolveConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodAgentServiceServer).ResolveConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodAgentService_ResolveConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodAgentServiceServer).ResolveConfig(ctx, req.(*ResolveConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodAgentService_WatchOwnVolumes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchOwnVolumesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -382,6 +420,10 @@ var PodAgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveVolumes",
 			Handler:    _PodAgentService_ResolveVolumes_Handler,
+		},
+		{
+			MethodName: "ResolveConfig",
+			Handler:    _PodAgentService_ResolveConfig_Handler,
 		},
 		{
 			MethodName: "ConfirmVolumeGone",
