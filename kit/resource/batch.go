@@ -207,7 +207,7 @@ func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Wri
 		k := object.KeyOf(p.next)
 		p.write = t.own.expect(k, t.key(k), value, p.next)
 		ready = append(ready, p)
-		ops = append(ops, store.Put(p.write.record, value, p.was))
+		ops = append(ops, t.put(p.write.record, value, p.was))
 	}
 	var refused []prepared[T]
 	for len(ready) > 0 {

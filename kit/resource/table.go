@@ -44,6 +44,8 @@ type Config[T object.Object] struct {
 	Creating func(objs []T) *Creation[T]
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool
+	// Sealed is whether the records are encrypted in etcd. The store then needs a sealer, and Reseal must run.
+	Sealed bool
 	// Finalizers are added to every new object.
 	Finalizers []string
 	// Owns is whether objects of the kind may own others: a deletion with propagation Orphan then keeps the object with
@@ -391,7 +393,7 @@ func (t *Table[T]) insert(ctx context.Context, obj T) (T, error) {
 	if err != nil {
 		return obj, err
 	}
-	revision, err := t.commit(ctx, store.Put(t.key(object.KeyOf(obj)), value, 0), none, obj)
+	revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(obj)), value, 0), none, obj)
 	if errors.Is(err, store.ErrExists) {
 		return obj, rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
 	}
@@ -537,7 +539,7 @@ func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
 	if err != nil {
 		return zero, err
 	}
-	revision, err := t.commit(ctx, store.Put(t.key(object.KeyOf(old)), value, was), old, next)
+	revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(old)), value, was), old, next)
 	return t.written(ctx, next, revision, err)
 }
 
@@ -670,7 +672,7 @@ func (t *Table[T]) removal(ctx context.Context, w *Write[T]) (next T, ops []stor
 		return next, append([]store.Op{store.Delete(key, revisionOf(old))}, claims...), err
 	}
 	value, err := t.encode(next)
-	return next, []store.Op{store.Put(key, value, revisionOf(old))}, err
+	return next, []store.Op{t.put(key, value, revisionOf(old))}, err
 }
 
 // ended returns an object after the request to delete it, and whether it remains. It returns the old object itself if

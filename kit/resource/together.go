@@ -111,7 +111,7 @@ func replacement[T object.Object](ctx context.Context, t *Table[T], w *Write[T])
 	if err != nil {
 		return nil, err
 	}
-	return append([]store.Op{store.Put(t.key(object.KeyOf(w.Old)), value, revisionOf(w.Old))}, claims...), nil
+	return append([]store.Op{t.put(t.key(object.KeyOf(w.Old)), value, revisionOf(w.Old))}, claims...), nil
 }
 
 // shownAt returns the new object of a write at its revision.

@@ -113,7 +113,7 @@ func Services() []Service {
 			// right to sign a release does not include the right to grant rights.
 			Name: Scheduler, Port: 7107, Packages: packages("scheduling", "rbac", "admissionregistration"),
 			Released: packages("scheduling"),
-			Needs:    []string{EvictionController}, Etcd: OwnKeys,
+			Needs:    []string{EvictionController}, Etcd: OwnKeys, Seals: true,
 		},
 		{
 			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: packages("config"),

@@ -44,6 +44,8 @@ type Tables struct {
 	Volumes                *resource.Table[*schedulingv1.PersistentVolume]
 	Claims                 *resource.Table[*schedulingv1.PersistentVolumeClaim]
 	StorageClasses         *resource.Table[*schedulingv1.StorageClass]
+	ConfigMaps             *resource.Table[*schedulingv1.ConfigMap]
+	Secrets                *resource.Table[*schedulingv1.Secret]
 	Policies               *resource.Table[*schedulingv1.Policy]
 	AdmissionConfigs       *resource.Table[*schedulingv1.AdmissionConfig]
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
@@ -168,6 +170,13 @@ func New(cfg Config) *Tables {
 	})
 	t.StorageClasses = table(t, resource.Config[*schedulingv1.StorageClass]{
 		Default: defaultStorageClass, Validate: validateStorageClass, ValidateUpdate: validateStorageClassUpdate,
+	})
+	t.ConfigMaps = reviewed(t, resource.Config[*schedulingv1.ConfigMap]{
+		Validate: validateConfigMap, ValidateUpdate: validateConfigMapUpdate,
+	})
+	// No webhook is called for secrets: their values go to no other program.
+	t.Secrets = table(t, resource.Config[*schedulingv1.Secret]{
+		Default: defaultSecret, Validate: validateSecret, ValidateUpdate: validateSecretUpdate, Sealed: true,
 	})
 	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{
 		Default: t.defaultPolicy, Validate: validatePolicy,

@@ -45,6 +45,7 @@ func parse(args []string, out io.Writer) (c serve.Config, allowed outside, err e
 	fs := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	fs.SetOutput(out)
 	c.Flags(fs)
+	c.RecordFlags(fs)
 	fs.StringArrayVar(&allowed.webhooks, "webhook-allow", nil,
 		"https URL that admission webhooks and extenders of policies may have, with everything below its path; "+
 			"repeat for more (default none)")

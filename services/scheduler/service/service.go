@@ -83,6 +83,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside
 		workload.NewGarbage(tables, known, recorder, p.Log).Lead,
 		workload.NewLost(tables, known, recorder, p.Log).Lead,
 		control.Lead, storage.Lead,
+		tables.Secrets.Reseal,
 		admission.NewSettings(tables, time.Now, p.Log).Lead,
 	}
 	register(p, server.Config{
@@ -138,6 +139,8 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.Volumes, &schedulingv1.PersistentVolumeService_ServiceDesc, nil)
 	g.Add(t.Claims, &schedulingv1.PersistentVolumeClaimService_ServiceDesc, &server.Claims{Config: cfg})
 	g.Add(t.StorageClasses, &schedulingv1.StorageClassService_ServiceDesc, nil)
+	g.Add(t.ConfigMaps, &schedulingv1.ConfigMapService_ServiceDesc, nil)
+	g.Add(t.Secrets, &schedulingv1.SecretService_ServiceDesc, nil)
 	g.Add(t.Policies, &schedulingv1.PolicyService_ServiceDesc, nil)
 	g.Add(t.AdmissionConfigs, &schedulingv1.AdmissionConfigService_ServiceDesc, nil)
 	g.Add(t.MasterConfigs, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil)
