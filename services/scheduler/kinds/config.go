@@ -7,8 +7,11 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -90,6 +93,19 @@ func validateSecret(s *schedulingv1.Secret) []object.Fault {
 		bad = append(bad, object.Faultf("data", "must have username or password for type %s", s.GetType()))
 	}
 	return bad
+}
+
+// admitSecret refuses secrets while the service has no key to encrypt them by.
+func (t *Tables) admitSecret(w *resource.Write[*schedulingv1.Secret]) error {
+	if w.Deletes() {
+		return nil
+	}
+	by, err := t.cfg.Store.SealsBy()
+	if err == nil && by == 0 {
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION,
+			"secrets/"+w.New.GetMetadata().GetName(), "scheduler has no key that encrypts secrets in etcd: see docs/security.md")
+	}
+	return err
 }
 
 func validateSecretUpdate(old, s *schedulingv1.Secret) []object.Fault {

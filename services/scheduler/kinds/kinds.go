@@ -176,7 +176,8 @@ func New(cfg Config) *Tables {
 	})
 	// No webhook is called for secrets: their values go to no other program.
 	t.Secrets = table(t, resource.Config[*schedulingv1.Secret]{
-		Default: defaultSecret, Validate: validateSecret, ValidateUpdate: validateSecretUpdate, Sealed: true,
+		Default: defaultSecret, Validate: validateSecret, ValidateUpdate: validateSecretUpdate, Admit: t.admitSecret,
+		Sealed: true,
 	})
 	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{
 		Default: t.defaultPolicy, Validate: validatePolicy,

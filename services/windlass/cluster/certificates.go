@@ -79,7 +79,7 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 		return made, err
 	}
 	renewed, err := c.renew(as, now)
-	return made + renewed, errors.Join(err, c.checkRecordKeys())
+	return made + renewed, errors.Join(err, c.makeLaterRecordKeys(), c.checkRecordKeys())
 }
 
 // sealing returns the names of the services that seal records of theirs.
@@ -97,14 +97,14 @@ func (c *Cluster) recordKeys(service string) string {
 	return c.Service(service, "tls", serve.RecordKeysFile)
 }
 
-// makeRecordKeys makes the key rings of a new cluster.
+// makeRecordKeys makes the key rings that do not exist, in a cluster whose rings were not all made yet.
 func (c *Cluster) makeRecordKeys() error {
 	for _, service := range sealing() {
 		path := c.recordKeys(service)
 		if there, err := exists(path); err != nil {
 			return err
 		} else if there {
-			continue // an earlier first start was cut off
+			continue // an earlier start was cut off
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
@@ -113,7 +113,23 @@ func (c *Cluster) makeRecordKeys() error {
 			return err
 		}
 	}
-	return nil
+	return durable.WriteFile(c.laterRecordKeys(), nil, 0o600)
+}
+
+// laterRecordKeys is a file that is there once the key rings of the services were made that seal records only since a
+// later version than machine-api. From then on a ring that is missing is lost.
+func (c *Cluster) laterRecordKeys() string { return c.Dir("pki", "record-keys-made") }
+
+// makeLaterRecordKeys makes the key rings of these services in a cluster that an older version made. The ring of
+// machine-api is checked first: it is never made again.
+func (c *Cluster) makeLaterRecordKeys() error {
+	if made, err := exists(c.laterRecordKeys()); made || err != nil {
+		return err
+	}
+	if there, err := exists(c.recordKeys(topology.MachineAPI)); !there || err != nil {
+		return err // checkRecordKeys reports it
+	}
+	return c.makeRecordKeys()
 }
 
 // checkRecordKeys returns an error if a key ring is lost: another one could not open what is sealed in etcd.

@@ -154,6 +154,10 @@ func cell(obj object.Object, c *metav1.Column, now time.Time) string {
 		return claimCell(o, c, now)
 	case *schedulingv1.StorageClass:
 		return storageClassCell(o, c, now)
+	case *schedulingv1.ConfigMap:
+		return dataCell(o, len(o.GetData())+len(o.GetBinaryData()), c, now)
+	case *schedulingv1.Secret:
+		return dataCell(o, len(o.GetData()), c, now)
 	case *updatev1.ClusterVersion:
 		return clusterVersionCell(o, c, now)
 	case *updatev1.ClusterOperator:

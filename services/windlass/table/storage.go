@@ -47,3 +47,11 @@ func storageClassCell(o *schedulingv1.StorageClass, c *metav1.Column, now time.T
 	}
 	return generic(o, c, now)
 }
+
+// dataCell shows how many keys a config map or a secret has, and never their values.
+func dataCell(o object.Object, keys int, c *metav1.Column, now time.Time) string {
+	if c.GetName() == "DATA" {
+		return strconv.Itoa(keys)
+	}
+	return generic(o, c, now)
+}

@@ -187,6 +187,10 @@ func sections(o object.Object) func(*describer) {
 		return (*describer).hookOwner
 	case pod:
 		return (*describer).pod
+	case configMap:
+		return (*describer).configMap
+	case secret:
+		return (*describer).secret
 	case clusterVersionObject:
 		return (*describer).clusterVersion
 	}

@@ -23,7 +23,9 @@ func NewCreate(e *session.Env) *cobra.Command {
 		Example: `  windlass create -f machineset.yaml
   windlass create -f documents/ --dry-run=server
   cat machineset.yaml | windlass create -f - -o yaml
-  windlass create job backup-now --from=cronjob/backup`,
+  windlass create job backup-now --from=cronjob/backup
+  windlass create configmap settings --from-literal=level=debug --from-file=app.conf
+  windlass create secret generic login --from-literal=user=app --from-file=password=./password.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return eachDocument(cmd.Context(), e, f, &w, func(ctx context.Context, c *client.Client,
@@ -40,7 +42,7 @@ func NewCreate(e *session.Env) *cobra.Command {
 	}
 	f.AddFlags(cmd.Flags(), "the objects to create")
 	w.AddFlags(cmd.Flags())
-	cmd.AddCommand(newCreateJob(e))
+	cmd.AddCommand(newCreateJob(e), newCreateConfigMap(e), newCreateSecret(e))
 	return cmd
 }
 
