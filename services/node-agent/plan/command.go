@@ -76,9 +76,16 @@ func lookup(env []string, name string) (string, bool) {
 }
 
 // Environment returns the environment of a container: base first, then what the container says. The error names a field
-// of the pod that does not exist. Values from config maps, secrets and resources are left out.
-func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address string, base []string) ([]string, error) {
+// of the pod that does not exist, or wraps ErrMissing.
+func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address string, base []string, objects Objects) (
+	[]string, error,
+) {
 	env := slices.Clone(base)
+	from, err := imported(c, objects)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, from...)
 	for _, e := range c.GetEnv() {
 		f := e.GetValueFrom()
 		switch {
@@ -91,6 +98,14 @@ func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address strin
 		case f == nil:
 			v := Expand(e.GetValue(), func(name string) (string, bool) { return lookup(env, name) })
 			env = append(env, e.GetName()+"="+v)
+		default:
+			v, err := referred(pod, c, e, objects)
+			if err != nil {
+				return nil, err
+			}
+			if v != "" {
+				env = append(env, v)
+			}
 		}
 	}
 	return env, nil

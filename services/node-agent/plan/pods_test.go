@@ -468,15 +468,14 @@ func TestCommandsAndEnvironments(t *testing.T) {
 		from("NODE", "spec.nodeName"), from("APP", "metadata.labels['app']"), from("IP", "status.podIP"),
 		{Name: "ALL", Value: new("$(BASE) $(NODE) $(LATER)")},
 		{Name: "LATER", Value: new("x")},
-		{Name: "SECRET", ValueFrom: &schedulingv1.EnvVarSource{SecretKeyRef: &structpb.Struct{}}},
 	}}
-	got, err := plan.Environment(pod, c, "1.2.3.4", []string{"BASE=b"})
+	got, err := plan.Environment(pod, c, "1.2.3.4", []string{"BASE=b"}, plan.Objects{})
 	if want := []string{"BASE=b", "NODE=n", "APP=web", "IP=1.2.3.4", "ALL=b n $(LATER)", "LATER=x"}; err != nil ||
 		!slices.Equal(got, want) {
 		t.Errorf("environment %v, %v, want %v", got, err, want)
 	}
 	if _, err := plan.Environment(pod, &schedulingv1.Container{Env: []*schedulingv1.EnvVar{from("X", "spec.nothing")}}, "",
-		nil); err == nil {
+		nil, plan.Objects{}); err == nil {
 		t.Error("a field that is not there is no error")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,6 +72,10 @@ func users() process.Users {
 
 // cluster is the scheduler as an agent sees it.
 type cluster struct {
+	configVersion int
+	configMaps    []*schedulingv1.ConfigMap
+	secrets       []*schedulingv1.Secret
+
 	schedulingv1.UnimplementedPodAgentServiceServer
 	t       *testing.T
 	address string
@@ -198,6 +203,17 @@ func (c *cluster) ResolveVolumes(_ context.Context, r *schedulingv1.ResolveVolum
 		out[v.GetName()] = volume
 	}
 	return &schedulingv1.ResolveVolumesResponse{Volumes: out}, nil
+}
+
+func (c *cluster) ResolveConfig(_ context.Context, r *schedulingv1.ResolveConfigRequest) (
+	*schedulingv1.ResolveConfigResponse, error,
+) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	version := strconv.Itoa(c.configVersion)
+	return &schedulingv1.ResolveConfigResponse{
+		Version: version, Unchanged: version == r.GetKnownVersion(), ConfigMaps: c.configMaps, Secrets: c.secrets,
+	}, nil
 }
 
 func (c *cluster) WatchOwnVolumes(_ *schedulingv1.WatchOwnVolumesRequest,

@@ -105,7 +105,7 @@ func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		return l, err
 	}
 	base = append(base, "HOME="+l.dir, "HOSTNAME="+cmp.Or(pod.GetSpec().GetHostname(), pod.GetMetadata().GetName()))
-	if l.env, err = plan.Environment(pod, c, s.cfg.Address, append(base, volumes...)); err != nil {
+	if l.env, err = plan.Environment(pod, c, s.cfg.Address, append(base, volumes...), s.objectsOf(p.uid)); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
 	if l.command, err = plan.Command(c, entrypoint, cmd, l.env); err != nil {
@@ -210,7 +210,12 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 			v.GetIscsi() != nil, v.GetRbd() != nil:
 			return nil, fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, v.GetName())
 		default:
-			continue
+			var ok bool
+			if dir, ok, err = s.configVolume(pod, c, v, sub, l.user); err != nil {
+				return nil, err
+			} else if !ok {
+				continue
+			}
 		}
 		if err := link(l, m.GetMountPath(), dir); err != nil {
 			return nil, err

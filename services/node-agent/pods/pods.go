@@ -69,6 +69,7 @@ type Pods struct {
 	told    *controller.Loop // by uid: what the cluster knows of it
 	cleared *controller.Loop // by uid: volumes whose directories are to go
 
+	configs   configs
 	admission sync.Mutex // one pod is admitted at a time, for each counts those before it
 
 	mu         sync.Mutex
@@ -138,6 +139,7 @@ func (s *Pods) Run(ctx context.Context) error {
 	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "volumes", nil, s.watchVolumes) })
 	group.Go(func() error { return s.attend(ctx) })
 	group.Go(func() error { return s.measure(ctx) })
+	group.Go(func() error { return s.followConfig(ctx) })
 	return group.Wait()
 }
 

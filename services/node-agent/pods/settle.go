@@ -332,6 +332,10 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 			return nil
 		}
 	}
+	if err := s.loadConfig(ctx, object); err != nil {
+		s.hinder(ctx, p, c, of, err)
+		return nil
+	}
 	l, err := s.prepare(p, object, of, dir, user)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
@@ -371,6 +375,9 @@ func (s *Pods) hinder(ctx context.Context, p *pod, c *container, of *schedulingv
 		o.Tries = c.obstacle.Tries + 1
 	}
 	o.Until = time.Now().Add(plan.ImageBackOff(o.Tries))
+	if errors.Is(cause, plan.ErrMissing) {
+		o.Until = time.Now().Add(configEvery)
+	}
 	if errors.Is(cause, errInUse) {
 		o.Until = time.Now().Add(inUseAgain) // it is free at once when the other pod has ended
 	}

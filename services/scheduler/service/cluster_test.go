@@ -51,6 +51,7 @@ type cluster struct {
 	nodes     *resource.Table[*nodev1.Node]
 	nodeOwner string // address
 	dir       string // the scheduler's
+	tls       string // directory of its certificates and record keys
 	address   string
 	webhooks  []string // addresses that webhooks and extenders may have, from the next startScheduler on
 	files     string   // the directory of files that admission plugins name, likewise
@@ -96,9 +97,13 @@ func (c *cluster) startNodeOwner() {
 
 func (c *cluster) startScheduler() {
 	c.t.Helper()
-	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
-		nodeOwner: c.nodeOwner,
-	}})
+	if c.tls == "" {
+		c.tls = filepath.Dir(c.ground.Files(servetest.Service("scheduler")).Cert)
+		c.rotateRecordKeys()
+	}
+	p := c.ground.Process(serve.Config{
+		Name: "scheduler", Dir: c.dir, TLSDir: c.tls, Policy: c.policy, Peers: map[string]string{nodeOwner: c.nodeOwner},
+	})
 	parts, err := build(p, c.etcd, "scheduler", outside{
 		webhooks: c.webhooks, files: files.Directory{Path: c.files},
 	})

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -104,5 +105,29 @@ func TestRecordKeysAreMadeOnlyWithANewCluster(t *testing.T) {
 	}
 	if _, err := os.Stat(ring); !os.IsNotExist(err) {
 		t.Errorf("other keys took the place of those that were lost: %v", err)
+	}
+}
+
+func TestAClusterOfAnOlderVersionGetsTheKeyRingOfTheScheduler(t *testing.T) {
+	c := newCluster(t)
+	ring, kept := c.recordKeys("scheduler"), c.recordKeys("machine-api")
+	before, err := os.ReadFile(kept)
+	if err = errors.Join(err, os.Remove(ring), os.Remove(c.laterRecordKeys())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.EnsureCertificates(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(ring); err != nil {
+		t.Error(err)
+	}
+	if after, err := os.ReadFile(kept); err != nil || string(after) != string(before) {
+		t.Errorf("the ring of machine-api changed: %v", err)
+	}
+	if err := os.Remove(ring); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.EnsureCertificates(time.Now()); err == nil || !strings.Contains(err.Error(), ring) {
+		t.Errorf("a ring that is lost later: %v, want an error that names it", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/podconfig"
 )
 
 // SpecNotInForce returns the fields of a pod's spec, or of a template's, below path that are not in force: fields
@@ -37,7 +38,7 @@ func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fa
 	for i, c := range spec.GetContainers() {
 		f.container(fmt.Sprintf("%s.containers[%d]", path, i), c)
 	}
-	return f.fields, f.warnings
+	return append(f.fields, podconfig.Check(path, spec)...), f.warnings
 }
 
 // unforced collects what is not in force.
@@ -76,24 +77,6 @@ func (f *unforced) container(at string, c *schedulingv1.Container) {
 	for _, name := range slices.Sorted(maps.Keys(c.GetResources().GetLimits())) {
 		if name != placement.CPU && name != placement.Memory {
 			f.refuse(at+".resources.limits['"+name+"']", "the container could use more")
-		}
-	}
-	if len(c.GetEnvFrom()) > 0 {
-		f.refuse(at+".envFrom", "the variables would be missing")
-	}
-	for i, e := range c.GetEnv() {
-		from := e.GetValueFrom()
-		for _, source := range []struct {
-			name string
-			of   *structpb.Struct
-		}{
-			{"resourceFieldRef", from.GetResourceFieldRef()},
-			{"configMapKeyRef", from.GetConfigMapKeyRef()},
-			{"secretKeyRef", from.GetSecretKeyRef()},
-		} {
-			if len(source.of.GetFields()) > 0 {
-				f.refuse(fmt.Sprintf("%s.env[%d].valueFrom.%s", at, i, source.name), "the variable would be missing")
-			}
 		}
 	}
 	f.runAs(at+".securityContext", c.GetSecurityContext())

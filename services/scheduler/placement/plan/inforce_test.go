@@ -40,7 +40,16 @@ func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
 			`{"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "s"}}], "env": [
 				{"name": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
 				{"name": "y", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}]}`,
-			[]string{"spec.containers[0].envFrom", "spec.containers[0].env[1].valueFrom.configMapKeyRef"},
+			nil,
+			nil,
+		},
+		"references that lead nowhere": {
+			`{"containers": [{"name": "a", "envFrom": [{"secretRef": {}}]}], "volumes": [{"name": "v", "projected":
+				{"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}`,
+			[]string{
+				"spec.containers[0].envFrom[0].secretRef.name",
+				"spec.volumes[0].projected.sources[0].serviceAccountToken",
+			},
 			nil,
 		},
 		"a user, and the root user": {
