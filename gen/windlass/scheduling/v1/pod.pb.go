@@ -542,7 +542,8 @@ type Container struct {
 	WorkingDir string `protobuf:"bytes,5,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
 	// Ports that the container listens on.
 	Ports []*ContainerPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
-	// Environment variables from other objects. Refused: not in force.
+	// Config maps and secrets of which each key is an environment variable: prefix, and configMapRef or secretRef with
+	// name and optional.
 	EnvFrom []*structpb.Struct `protobuf:"bytes,7,rep,name=env_from,json=envFrom,proto3" json:"env_from,omitempty"`
 	// Environment variables.
 	Env []*EnvVar `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty"`
@@ -860,7 +861,7 @@ type EnvVar struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Value.
 	Value *string `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
-	// Source of the value: fieldRef is applied, the other sources are stored but not used.
+	// Source of the value.
 	ValueFrom     *EnvVarSource `protobuf:"bytes,3,opt,name=value_from,json=valueFrom,proto3" json:"value_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -922,11 +923,11 @@ type EnvVarSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A field of the pod, such as metadata.name, spec.nodeName or status.podIP.
 	FieldRef *ObjectFieldSelector `protobuf:"bytes,1,opt,name=field_ref,json=fieldRef,proto3" json:"field_ref,omitempty"`
-	// A resource of a container; stored but not used.
+	// A resource of a container: containerName, resource (such as requests.cpu) and divisor. A limit must be set.
 	ResourceFieldRef *structpb.Struct `protobuf:"bytes,2,opt,name=resource_field_ref,json=resourceFieldRef,proto3" json:"resource_field_ref,omitempty"`
-	// A key of a config map; stored but not used.
+	// A key of a config map: name, key and optional.
 	ConfigMapKeyRef *structpb.Struct `protobuf:"bytes,3,opt,name=config_map_key_ref,json=configMapKeyRef,proto3" json:"config_map_key_ref,omitempty"`
-	// A key of a secret; stored but not used.
+	// A key of a secret: name, key and optional.
 	SecretKeyRef  *structpb.Struct `protobuf:"bytes,4,opt,name=secret_key_ref,json=secretKeyRef,proto3" json:"secret_key_ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1220,13 +1221,13 @@ type Volume struct {
 	HostPath *HostPathVolumeSource `protobuf:"bytes,3,opt,name=host_path,json=hostPath,proto3" json:"host_path,omitempty"`
 	// Request of ClaimHookTask.
 	PersistentVolumeClaim *PersistentVolumeClaimVolumeSource `protobuf:"bytes,4,opt,name=persistent_volume_claim,json=persistentVolumeClaim,proto3" json:"persistent_volume_claim,omitempty"`
-	// A config map; stored but not used.
+	// A config map, each key a file: name, items (key, path, mode), defaultMode and optional.
 	ConfigMap *structpb.Struct `protobuf:"bytes,5,opt,name=config_map,json=configMap,proto3" json:"config_map,omitempty"`
-	// A secret; stored but not used.
+	// A secret, each key a file: secretName, items (key, path, mode), defaultMode and optional.
 	Secret *structpb.Struct `protobuf:"bytes,6,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Several sources in one; stored but not used.
+	// Several sources in one: configMap, secret and downwardAPI, and defaultMode.
 	Projected *structpb.Struct `protobuf:"bytes,7,opt,name=projected,proto3" json:"projected,omitempty"`
-	// Fields of the pod; stored but not used.
+	// Fields of the pod as files: items (path, mode, fieldRef or resourceFieldRef) and defaultMode.
 	DownwardApi *structpb.Struct `protobuf:"bytes,8,opt,name=downward_api,json=downwardAPI,proto3" json:"downward_api,omitempty"`
 	// A disk of Google Compute Engine.
 	GcePersistentDisk *structpb.Struct `protobuf:"bytes,9,opt,name=gce_persistent_disk,json=gcePersistentDisk,proto3" json:"gce_persistent_disk,omitempty"`
