@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// DefaultMode is that of files without a mode.
-const DefaultMode = 0o644
+// defaultMode is that of files without a mode.
+const defaultMode = 0o644
 
 const maxMode = 0o777
 
@@ -198,7 +198,8 @@ func (r *reader) resource(at string, s *structpb.Struct) Resource {
 }
 
 // volumeField are the fields of a pod that a file can have.
-var volumeField = regexp.MustCompile(`^metadata\.(name|namespace|uid|labels|annotations|(labels|annotations)\['[^']+'\])$`)
+var volumeField = regexp.MustCompile(
+	`^metadata\.(name|namespace|uid|labels|annotations|(labels|annotations)\['[^']+'\])$`)
 
 // filePath checks the path of a file, which must stay in the volume. Names that begin with ".." are the agent's.
 func (r *reader) filePath(at, p string) string {
@@ -223,7 +224,10 @@ func (r *reader) object(at string, s *structpb.Struct, secret bool, name string,
 	for i, item := range r.list(at, s, "items") {
 		at := fmt.Sprintf("%s.items[%d]", at, i)
 		r.only(at, item, "key", "path", "mode")
-		f := File{Key: r.text(at, item, "key"), Path: r.filePath(at, r.text(at, item, "path")), Mode: r.mode(at, item, "mode")}
+		f := File{
+			Key: r.text(at, item, "key"), Path: r.filePath(at, r.text(at, item, "path")),
+			Mode: r.mode(at, item, "mode"),
+		}
 		r.key(at, "key", f.Key)
 		out.Files = append(out.Files, f)
 	}
@@ -310,7 +314,7 @@ func VolumeOf(v *schedulingv1.Volume) (Volume, bool, []object.Fault) {
 	r := &reader{}
 	out, ok := r.volume("volume", v)
 	if out.Mode == 0 {
-		out.Mode = DefaultMode
+		out.Mode = defaultMode
 	}
 	return out, ok, r.faults
 }

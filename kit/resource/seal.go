@@ -20,8 +20,8 @@ func (t *Table[T]) put(key string, value []byte, ifRevision int64) store.Op {
 	return store.Put(key, value, ifRevision)
 }
 
-// Reseal keeps the records of a sealed kind sealed by the key in force until ctx ends: after a rotation they are written
-// again, which changes their resourceVersion only. One process, the leader, should run it.
+// Reseal keeps the records of a sealed kind sealed by the key in force until ctx ends: after a rotation they are
+// written again, which changes their resourceVersion only. One process, the leader, should run it.
 func (t *Table[T]) Reseal(ctx context.Context) error {
 	var done uint64 // the key that has sealed all records
 	for ctx.Err() == nil {
@@ -32,7 +32,8 @@ func (t *Table[T]) Reseal(ctx context.Context) error {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			t.cfg.Log.WarnContext(ctx, "records are not sealed by the record key in force", "kind", t.typ.GetKind(), "error", err)
+			t.cfg.Log.WarnContext(ctx, "records are not sealed by the record key in force", "kind", t.typ.GetKind(), "error",
+				err)
 		}
 		backoff.Sleep(ctx, resealEvery)
 	}

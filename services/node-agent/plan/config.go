@@ -125,7 +125,8 @@ type File struct {
 	Mode uint32
 }
 
-// Files returns the files of a volume by their paths. The error wraps ErrMissing if what they are made of does not exist.
+// Files returns the files of a volume by their paths. The error wraps ErrMissing if what they are made of does not
+// exist.
 func Files(pod *schedulingv1.Pod, v podconfig.Volume, objects Objects) (map[string]File, error) {
 	out := map[string]File{}
 	for _, s := range v.Sources {

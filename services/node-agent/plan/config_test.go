@@ -43,7 +43,8 @@ func TestVariablesOfObjects(t *testing.T) {
 			`{"name": "a", "envFrom": [{"prefix": "P_", "secretRef": {"name": "s"}}],
 				"env": [{"name": "P_password", "value": "own"}, {"name": "L", "valueFrom": {"configMapKeyRef":
 				{"name": "c", "key": "level"}}}, {"name": "M", "value": "is $(L)"}]}`,
-			[]string{"P_password=hunter2", "P_password=own", "L=debug", "M=is debug"}, "",
+			[]string{"P_password=hunter2", "P_password=own", "L=debug", "M=is debug"},
+			"",
 		},
 		"what is optional and missing is left out": {
 			`{"name": "a", "envFrom": [{"configMapRef": {"name": "no", "optional": true}}],
@@ -91,7 +92,8 @@ func TestFilesOfVolumes(t *testing.T) {
 	}{
 		"all keys": {
 			`{"name": "v", "secret": {"secretName": "s", "defaultMode": 256}}`,
-			map[string]plan.File{"password": {Data: []byte("hunter2"), Mode: 0o400}}, "",
+			map[string]plan.File{"password": {Data: []byte("hunter2"), Mode: 0o400}},
+			"",
 		},
 		"items of several sources": {
 			`{"name": "v", "projected": {"sources": [
@@ -100,7 +102,8 @@ func TestFilesOfVolumes(t *testing.T) {
 				{"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]}}`,
 			map[string]plan.File{
 				"d/level": {Data: []byte("debug"), Mode: 0o444}, "labels": {Data: []byte("a=\"1\\\"\"\nb=\"2\""), Mode: 0o644},
-			}, "",
+			},
+			"",
 		},
 		"an item that does not exist": {
 			`{"name": "v", "configMap": {"name": "c", "items": [{"key": "no", "path": "x"}]}}`, nil,
@@ -108,7 +111,8 @@ func TestFilesOfVolumes(t *testing.T) {
 		},
 		"an optional item that does not exist": {
 			`{"name": "v", "configMap": {"name": "c", "optional": true, "items": [{"key": "no", "path": "x"}]}}`,
-			map[string]plan.File{}, "",
+			map[string]plan.File{},
+			"",
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -235,16 +235,16 @@ func sameConfig(dir string, files map[string]plan.File) bool {
 			return false
 		}
 	}
-	real, err := filepath.EvalSymlinks(state)
+	current, err := filepath.EvalSymlinks(state)
 	if err != nil {
 		return false
 	}
 	count := 0
-	err = filepath.WalkDir(real, func(at string, e fs.DirEntry, err error) error {
+	err = filepath.WalkDir(current, func(at string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(real, at)
+		name, err := filepath.Rel(current, at)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,8 @@ func TestAContainerGetsConfigMapsAndSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := pod.Spec.Containers[0]
-	of.EnvFrom, of.Env, of.VolumeMounts = spec.Containers[0].EnvFrom, spec.Containers[0].Env, spec.Containers[0].VolumeMounts
+	of.EnvFrom, of.Env, of.VolumeMounts = spec.Containers[0].EnvFrom, spec.Containers[0].Env,
+		spec.Containers[0].VolumeMounts
 	pod.Spec.Volumes = spec.Volumes
 	c.add(pod)
 	st := c.await("a", "waits for the secret", func(st *schedulingv1.PodStatus) bool {

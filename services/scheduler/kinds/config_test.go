@@ -25,7 +25,10 @@ func TestWhatIsWrongWithASecret(t *testing.T) {
 		"keys that are no names of files": {
 			&schedulingv1.Secret{Data: bytes("..", "v", "a/b", "v")}, []string{"data['..']", "data['a/b']"},
 		},
-		"too large": {&schedulingv1.Secret{Data: bytes("a", strings.Repeat("x", maxConfigBytes), "b", "y")}, []string{"data"}},
+		"too large": {
+			&schedulingv1.Secret{Data: bytes("a", strings.Repeat("x", maxConfigBytes), "b", "y")},
+			[]string{"data"},
+		},
 		"a certificate without key": {
 			&schedulingv1.Secret{Type: "kubernetes.io/tls", Data: bytes("tls.crt", "x")}, []string{"data['tls.key']"},
 		},

@@ -117,8 +117,8 @@ func addFile(data map[string][]byte, key, name string) error {
 	return add(data, key, value)
 }
 
-// addLines adds the lines of a file of variables. Empty lines and those that begin with # are skipped; a line with a key
-// alone takes the value of the variable of this process.
+// addLines adds the lines of a file of variables. Empty lines and those that begin with # are skipped; a line with a
+// key alone takes the value of the variable of this process.
 func addLines(data map[string][]byte, name string) error {
 	raw, err := os.ReadFile(name)
 	if err != nil {
@@ -151,8 +151,9 @@ func newCreateConfigMap(e *session.Env) *cobra.Command {
 	var w change.Flags
 	var s sources
 	cmd := &cobra.Command{
-		Use: "configmap NAME [--from-literal=KEY=VALUE] [--from-file=[KEY=]FILE] [--from-env-file=FILE]", Aliases: []string{"cm"},
-		Short: "Create a config map from values, files or directories",
+		Use:     "configmap NAME [--from-literal=KEY=VALUE] [--from-file=[KEY=]FILE] [--from-env-file=FILE]",
+		Aliases: []string{"cm"},
+		Short:   "Create a config map from values, files or directories",
 		Example: `  windlass create configmap settings --from-literal=level=debug --from-file=app.conf
   windlass create configmap settings --from-env-file=app.env --dry-run=client -o yaml`,
 		Args: cobra.ExactArgs(1),

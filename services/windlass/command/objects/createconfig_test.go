@@ -28,9 +28,14 @@ func TestSourcesOfData(t *testing.T) {
 		"literals": {sources{literals: []string{"a=b=c", "d="}}, map[string]string{"a": "b=c", "d": ""}, ""},
 		"files": {
 			sources{files: []string{in("app.conf"), "other=" + in("app.conf")}},
-			map[string]string{"app.conf": "a=b\n", "other": "a=b\n"}, "",
+			map[string]string{"app.conf": "a=b\n", "other": "a=b\n"},
+			"",
 		},
-		"lines of a file":         {sources{envFiles: []string{in("app.env")}}, map[string]string{"LEVEL": "debug=x", "FROM_HERE": "v"}, ""},
+		"lines of a file": {
+			sources{envFiles: []string{in("app.env")}},
+			map[string]string{"LEVEL": "debug=x", "FROM_HERE": "v"},
+			"",
+		},
 		"a line without a key":    {sources{envFiles: []string{in("bad.env")}}, nil, "bad.env:1"},
 		"a key twice":             {sources{literals: []string{"a=hunter2", "a=hunter2"}}, nil, `"a"`},
 		"a literal without =":     {sources{literals: []string{"hunter2"}}, nil, "number 1"},
