@@ -39,11 +39,17 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 		headers             []string
 		codes               []int
 	}{
-		"JSON of a million levels":  {"POST", "/v1/nodes", json, strings.Repeat(`{"a":`, 700_000), nil, []int{400}},
-		"lists of a million levels": {"POST", "/v1/nodes", json, strings.Repeat("[", 1_000_000), nil, []int{400}},
+		"JSON of many levels":       {"POST", "/v1/nodes", json, strings.Repeat(`{"a":`, 100_000), nil, []int{400}},
+		"JSON of a million levels":  {"POST", "/v1/nodes", json, strings.Repeat(`{"a":`, 700_000), nil, []int{413}},
+		"lists of many levels":      {"POST", "/v1/nodes", json, strings.Repeat("[", 100_000), nil, []int{400}},
+		"lists of a million levels": {"POST", "/v1/nodes", json, strings.Repeat("[", 1_000_000), nil, []int{413}},
+		"a patch of many levels": {
+			"PATCH", "/v1/nodes/none", strategic, strings.Repeat(`{"a":`, 100_000), nil,
+			[]int{400, 404},
+		},
 		"a patch of a million levels": {
 			"PATCH", "/v1/nodes/none", strategic, strings.Repeat(`{"a":`, 700_000), nil,
-			[]int{400, 404},
+			[]int{413},
 		},
 		"YAML of a million levels": {
 			"POST", "/v1/nodes", "application/yaml", strings.Repeat("[", 1_000_000), nil,

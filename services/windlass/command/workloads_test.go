@@ -34,6 +34,8 @@ func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
 	w.deployments = kindOf(t, srv, &schedulingv1.DeploymentService_ServiceDesc,
 		schedulingv1.UnimplementedDeploymentServiceServer{}, resource.Config[*schedulingv1.Deployment]{})
 	kind[*schedulingv1.Policy](t, srv, &schedulingv1.PolicyService_ServiceDesc, nil)
+	kind[*schedulingv1.ConfigMap](t, srv, &schedulingv1.ConfigMapService_ServiceDesc, nil)
+	kind[*schedulingv1.Secret](t, srv, &schedulingv1.SecretService_ServiceDesc, nil)
 	kind[*schedulingv1.CronJob](t, srv, &schedulingv1.CronJobService_ServiceDesc,
 		schedulingv1.UnimplementedCronJobServiceServer{})
 	kind[*schedulingv1.Job](t, srv, &schedulingv1.JobService_ServiceDesc, schedulingv1.UnimplementedJobServiceServer{})
