@@ -200,11 +200,11 @@ func TestAnUpdateGoesOnAfterAKillAtEachManifest(t *testing.T) {
 		return slices.IndexFunc(order, func(key string) bool { return strings.HasPrefix(key, prefix) })
 	}
 	for _, pair := range [][2]string{
-		{"manifests/configmap-archive-", "clusteroperators/archive"},
-		{"manifests/configmap-ledger-", "clusteroperators/ledger"},
-		{"clusteroperators/archive", "manifests/configmap-beacon-"},
-		{"clusteroperators/ledger", "manifests/configmap-beacon-"},
-		{"manifests/configmap-beacon-", "clusteroperators/beacon"},
+		{"manifests/serviceaccount-archive-", "clusteroperators/archive"},
+		{"manifests/serviceaccount-ledger-", "clusteroperators/ledger"},
+		{"clusteroperators/archive", "manifests/serviceaccount-beacon-"},
+		{"clusteroperators/ledger", "manifests/serviceaccount-beacon-"},
+		{"manifests/serviceaccount-beacon-", "clusteroperators/beacon"},
 		{"clusteroperators/beacon", "deployments/beacon"},
 		{"deployments/beacon", "machineconfigs/"},
 	} {
