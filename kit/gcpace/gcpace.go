@@ -32,13 +32,19 @@ func Follow(quiet int) {
 	}
 	once.Do(func() {
 		debug.SetGCPercent(quiet)
-		(&pace{quiet: quiet, now: quiet, last: time.Now()}).watch()
+		p := &pace{quiet: quiet, now: quiet, last: time.Now()}
+		p.end = time.AfterFunc(busyWithin, p.calm)
+		p.watch()
 	})
 }
 
 type pace struct {
-	quiet, now int
-	last       time.Time // when the collection before ended
+	quiet int
+	end   *time.Timer // of being busy
+
+	mu   sync.Mutex
+	now  int
+	last time.Time // when the collection before ended
 }
 
 // watch has adapt called after the next collection, which finds the object that nothing refers to.
@@ -50,14 +56,34 @@ func (p *pace) watch() {
 func (p *pace) adapt() {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
+	p.mu.Lock()
 	now := time.Now()
 	percent := percentFor(p.quiet, live[0].Value.Uint64(), now.Sub(p.last))
 	p.last = now
-	if percent != p.now { // setting it stops the process for a moment
+	p.set(percent)
+	p.mu.Unlock()
+	if percent != p.quiet {
+		p.end.Reset(busyWithin)
+	}
+	p.watch()
+}
+
+// calm ends the busy time of a process that no longer allocates: otherwise it would keep its large heap until the
+// runtime collects it after two minutes.
+func (p *pace) calm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.last) >= busyWithin {
+		p.set(p.quiet)
+	}
+}
+
+// set sets the growth if it is another one: that stops the process for a moment. The lock is held.
+func (p *pace) set(percent int) {
+	if percent != p.now {
 		debug.SetGCPercent(percent)
 		p.now = percent
 	}
-	p.watch()
 }
 
 // percentFor returns the growth in percent until the next collection, from the bytes that are live and the time since
