@@ -11,7 +11,7 @@ import (
 // TestAPodThatReplacedAnotherOfItsNameIsNotAdopted has a pod deleted and created again, with other labels, after its
 // adoption was decided.
 func TestAPodThatReplacedAnotherOfItsNameIsNotAdopted(t *testing.T) {
-	tables := followed(t, &cluster{}, etcdtest.Store(t))
+	tables := followed(t, clusterOf(), etcdtest.Store(t))
 	template := &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}}
 	web := map[string]string{"app": "web"}
 	rc, err := tables.ReplicationControllers.Create(t.Context(), &schedulingv1.ReplicationController{

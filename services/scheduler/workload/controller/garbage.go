@@ -29,7 +29,7 @@ const endedKey = "ended"
 
 // LiveNodes are the nodes as an informer shows them, and as their owner does.
 type LiveNodes interface {
-	Nodes
+	controller.Source[*nodev1.Node]
 	HasNode(name string) bool
 	// Exists asks the owner of nodes.
 	Exists(ctx context.Context, name string) (bool, error)
@@ -61,22 +61,10 @@ func NewGarbage(tables *kinds.Tables, nodes LiveNodes, sink events.Sink, log *sl
 		controller.Watches(namespaces, t, g.namespaceOf)
 	}
 
-	stranded := g.loops.Loop("strandedpods", workers, func(ctx context.Context, key string) (time.Time, error) {
-		return g.reconcileStranded(ctx, key, false)
-	})
-	stranded.Needs(nodes)
+	// One loop for both: between the beginnings of two, a deletion would reach neither.
+	stranded := g.loops.Loop("strandedpods", workers, g.reconcileStranded)
 	controller.Watches(stranded, tables.Pods, g.strandedBy)
-	left := g.loops.Loop("podsofdeletednodes", workers, func(ctx context.Context, key string) (time.Time, error) {
-		return g.reconcileStranded(ctx, key, true)
-	})
-	left.Needs(nodes, tables.Pods)
-	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) {
-		if ch.Deleted {
-			for _, pod := range tables.Pods.ByIndex(kinds.ByNode, ch.Key.Name) {
-				left.Add(object.KeyOf(pod).String())
-			}
-		}
-	})
+	controller.Watches(stranded, nodes, g.podsLeftBy)
 
 	controller.Watches(g.loops.Loop("endedpods", 1, g.reconcileEnded), tables.Pods, endedBy)
 	return g
@@ -181,9 +169,21 @@ func (g *Garbage) strandedBy(ch resource.Change[*schedulingv1.Pod]) []string {
 	return []string{ch.Key.String()}
 }
 
+// podsLeftBy returns the keys of the pods of a node that is gone.
+func (g *Garbage) podsLeftBy(ch resource.Change[*nodev1.Node]) []string {
+	if !ch.Deleted {
+		return nil
+	}
+	var keys []string
+	for _, pod := range g.tables.Pods.ByIndex(kinds.ByNode, ch.Key.Name) {
+		keys = append(keys, object.KeyOf(pod).String())
+	}
+	return keys
+}
+
 // reconcileStranded removes a pod whose node does not exist. The copy of the nodes may lag behind, so their owner
 // decides.
-func (g *Garbage) reconcileStranded(ctx context.Context, key string, wasThere bool) (time.Time, error) {
+func (g *Garbage) reconcileStranded(ctx context.Context, key string) (time.Time, error) {
 	k := object.ParseKey(key)
 	pod, ok := g.tables.Pods.Lookup(k.Namespace, k.Name)
 	node := pod.GetSpec().GetNodeName()
@@ -197,7 +197,7 @@ func (g *Garbage) reconcileStranded(ctx context.Context, key string, wasThere bo
 	if exists {
 		return time.Time{}, nil
 	}
-	p := plan.Stranded(pod, wasThere, time.Now())
+	p := plan.Stranded(pod, time.Now())
 	g.events.Event(pod, p.Tell.Type, p.Tell.Reason, p.Tell.Message)
 	if !p.Delete {
 		return p.Wake, nil

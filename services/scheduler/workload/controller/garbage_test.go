@@ -29,29 +29,47 @@ const patience = 2 * time.Minute // for what must happen; a busy machine needs s
 
 // cluster is the nodes of another service.
 type cluster struct {
-	mu    sync.Mutex
-	nodes []string
-	f     func(resource.Change[*nodev1.Node])
+	*resource.Cache[*nodev1.Node]
+	late chan struct{} // what all but the first to catch up wait for, if it is not nil
+	once sync.Once
 }
 
-func (c *cluster) Subscribe(f func(resource.Change[*nodev1.Node])) { c.f = f }
-func (c *cluster) WaitSynced(context.Context) error                { return nil }
-func (c *cluster) All() []*nodev1.Node                             { return nil }
+func clusterOf(names ...string) *cluster {
+	c := &cluster{Cache: resource.NewCache[*nodev1.Node]()}
+	var nodes []*nodev1.Node
+	for _, name := range names {
+		nodes = append(nodes, &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name}})
+	}
+	c.Replace(nodes, 1)
+	return c
+}
 
 func (c *cluster) HasNode(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Contains(c.nodes, name)
+	_, ok := c.Lookup("", name)
+	return ok
 }
 
 func (c *cluster) Exists(_ context.Context, name string) (bool, error) { return c.HasNode(name), nil }
 
+func (c *cluster) CatchUp(ctx context.Context) error {
+	first := c.late == nil
+	c.once.Do(func() { first = true })
+	if first {
+		return nil
+	}
+	select {
+	case <-c.late:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
 // remove deletes a node.
 func (c *cluster) remove(name string) {
-	c.mu.Lock()
-	c.nodes = slices.DeleteFunc(c.nodes, func(n string) bool { return n == name })
-	c.mu.Unlock()
-	c.f(resource.Change[*nodev1.Node]{Key: object.Key{Name: name}, Deleted: true})
+	node, _ := c.Lookup("", name)
+	c.Step(c.Revision()+1, []resource.Change[*nodev1.Node]{
+		{Key: object.Key{Name: name}, Object: node, Previous: node, Existed: true, Deleted: true},
+	})
 }
 
 // followed returns tables over a store, whose caches are kept up to date.
@@ -118,13 +136,13 @@ func (s *served) call(ctx context.Context, name string, r proto.Message) error {
 // TestANamespaceGoesHoweverItsDeletionWasAskedFor deletes a namespace with the propagation Orphan: its contents cannot
 // remain without it, so they go all the same.
 func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
-	tables := followed(t, &cluster{}, etcdtest.Store(t))
+	tables := followed(t, clusterOf(), etcdtest.Store(t))
 	var s served
 	if err := resource.Register(&s, &schedulingv1.NamespaceService_ServiceDesc, nil, tables.Namespaces); err != nil {
 		t.Fatal(err)
 	}
 	gone := deleted(t, tables.Namespaces, object.Key{Name: "mine"})
-	go func() { _ = NewGarbage(tables, &cluster{}, quiet{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
+	go func() { _ = NewGarbage(tables, clusterOf(), quiet{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
 	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{
 		Metadata: &metav1.ObjectMeta{Name: "mine"},
 	}); err != nil {
@@ -151,10 +169,10 @@ func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
 func TestContentsOfANamespaceThatIsGoneGo(t *testing.T) {
 	st := etcdtest.Store(t)
 	away := resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{})
-	tables := followed(t, &cluster{}, st)
+	tables := followed(t, clusterOf(), st)
 	go func() { _ = away.Run(t.Context()) }()
 	gone := deleted(t, tables.Budgets, object.Key{Namespace: "never", Name: "b"})
-	go func() { _ = NewGarbage(tables, &cluster{}, quiet{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
+	go func() { _ = NewGarbage(tables, clusterOf(), quiet{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
 	for _, ns := range []string{"default", "never"} { // default always exists, even before the collector creates it
 		if _, err := away.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
 			Metadata: &metav1.ObjectMeta{Namespace: ns, Name: "b"},
@@ -176,7 +194,7 @@ func TestANamespaceStaysUntilAllThatIsInItIsGone(t *testing.T) {
 	away := resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{})
 	go func() { _ = away.Run(t.Context()) }()
 	client, hold := etcdtest.LateClient(t)
-	tables := followed(t, &cluster{}, store.New(client, st.Prefix()))
+	tables := followed(t, clusterOf(), store.New(client, st.Prefix()))
 	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{
 		Metadata: &metav1.ObjectMeta{Name: "mine"},
 	}); err != nil {
@@ -186,7 +204,7 @@ func TestANamespaceStaysUntilAllThatIsInItIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := NewGarbage(tables, &cluster{}, quiet{}, slog.New(slog.DiscardHandler))
+	g := NewGarbage(tables, clusterOf(), quiet{}, slog.New(slog.DiscardHandler))
 	if err := g.changeNamespace(t.Context(), deleting, func(*metav1.ObjectMeta) {}); err != nil { // its phase
 		t.Fatal(err)
 	}
@@ -213,30 +231,35 @@ func TestANamespaceStaysUntilAllThatIsInItIsGone(t *testing.T) {
 	}
 }
 
+// The nodes may change between the beginnings of two loops: what one has seen already reaches the other no more.
 func TestPodsOfANodeThatIsGoneGo(t *testing.T) {
-	nodes := &cluster{nodes: []string{"stays", "goes"}}
+	nodes := clusterOf("stays", "goes")
+	nodes.late = make(chan struct{})
 	tables := followed(t, nodes, etcdtest.Store(t))
 	g := NewGarbage(tables, nodes, quiet{}, slog.New(slog.DiscardHandler))
 	for name, node := range map[string]string{
-		"a": "goes", "b": "goes", "c": "stays", "d": "", "before": "", "early": "joins",
+		"a": "", "b": "", "before": "", "c": "stays", "d": "", "early": "joins",
 	} {
 		if _, err := tables.Pods.Create(t.Context(), pod(name, node)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tables.Pods.Modify(t.Context(), object.Key{Namespace: "default", Name: "before"},
-		func(p *schedulingv1.Pod) error { return tables.Bind(p, "", "gone") }, resource.WriteOptions{Own: true}); err != nil {
-		t.Fatal(err)
-	}
 	var gone []func()
-	for _, name := range []string{"a", "b", "before"} {
-		gone = append(gone, deleted(t, tables.Pods, object.Key{Namespace: "default", Name: name}))
+	for _, bound := range [][2]string{{"before", "gone"}, {"a", "goes"}, {"b", "goes"}} {
+		key := object.Key{Namespace: "default", Name: bound[0]}
+		if _, err := tables.Pods.Modify(t.Context(), key, func(p *schedulingv1.Pod) error {
+			return tables.Bind(p, "", bound[1])
+		}, resource.WriteOptions{Own: true}); err != nil {
+			t.Fatal(err)
+		}
+		gone = append(gone, deleted(t, tables.Pods, key))
 	}
 	go func() { _ = g.Lead(t.Context()) }()
-	gone[2]() // so the loop runs, and Adds are taken
+	gone[0]() // so what removes pods runs
 	nodes.remove("goes")
-	gone[0]()
+	close(nodes.late)
 	gone[1]()
+	gone[2]()
 	if left := tables.Pods.Keys(); !slices.Equal(left, []string{"default/c", "default/d", "default/early"}) {
 		t.Errorf("left are %v", left)
 	}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 
 // someNodes are nodes and the events about pods.
 type someNodes struct {
-	cluster
+	*cluster
 	list []*nodev1.Node
+	mu   sync.Mutex
 	told []string
 }
 
@@ -31,8 +33,8 @@ func (n *someNodes) Event(obj object.Object, _, reason, _ string) {
 }
 
 func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
-	nodes := &someNodes{}
-	tables := followed(t, &nodes.cluster, etcdtest.Store(t))
+	nodes := &someNodes{cluster: clusterOf()}
+	tables := followed(t, nodes.cluster, etcdtest.Store(t))
 	start := time.Unix(1_700_000_000, 0)
 	node := func(name, ready string, since time.Duration) *nodev1.Node {
 		return &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name}, Status: &nodev1.NodeStatus{
@@ -96,8 +98,8 @@ func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
 // TestAPodThatChangedSinceItWasPlannedIsNotRecorded has pods end, and another of a pod's name on the same node, between
 // the decision and the write: neither has a condition or an event of it.
 func TestAPodThatChangedSinceItWasPlannedIsNotRecorded(t *testing.T) {
-	nodes := &someNodes{}
-	tables := followed(t, &nodes.cluster, etcdtest.Store(t))
+	nodes := &someNodes{cluster: clusterOf()}
+	tables := followed(t, nodes.cluster, etcdtest.Store(t))
 	var planned []*schedulingv1.Pod
 	for _, name := range []string{"ends", "replaced"} {
 		p, err := tables.Pods.Create(t.Context(), pod(name, "lost"))

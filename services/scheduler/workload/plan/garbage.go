@@ -126,13 +126,13 @@ type StrandedPlan struct {
 
 // Stranded decides on a pod whose node does not exist. One that was bound to it, or has run there, goes at once, since
 // no agent will end it. One that was created for the node waits for it.
-func Stranded(pod *schedulingv1.Pod, wasThere bool, now time.Time) StrandedPlan {
+func Stranded(pod *schedulingv1.Pod, now time.Time) StrandedPlan {
 	node := pod.GetSpec().GetNodeName()
 	gone := StrandedPlan{
 		Delete: true, Tell: Event{"Warning", NoNode, fmt.Sprintf("Node %q does not exist: the pod is deleted",
 			node)},
 	}
-	if wasThere || placement.PodCondition(pod, podScheduled) != nil || pod.GetStatus().GetStartTime() != nil {
+	if placement.PodCondition(pod, podScheduled) != nil || pod.GetStatus().GetStartTime() != nil {
 		return gone
 	}
 	until := created(pod).Add(nodeGrace)

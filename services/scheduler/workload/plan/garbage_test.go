@@ -143,18 +143,16 @@ func TestAPodNamedForANodeThatDoesNotExistWaitsForIt(t *testing.T) {
 	ran := proto.CloneOf(early)
 	ran.Status = &schedulingv1.PodStatus{StartTime: timestamppb.New(now)}
 	for what, c := range map[string]struct {
-		pod      *schedulingv1.Pod
-		wasThere bool
-		after    time.Duration
-		want     bool
+		pod   *schedulingv1.Pod
+		after time.Duration
+		want  bool
 	}{
-		"created for it":                {early, false, 39 * time.Second, false},
-		"created for it and 40 s later": {early, false, 40 * time.Second, true},
-		"the node was deleted":          {early, true, time.Second, true},
-		"bound to it":                   {bound, false, time.Second, true},
-		"ran there":                     {ran, false, time.Second, true},
+		"created for it":                {early, 39 * time.Second, false},
+		"created for it and 40 s later": {early, 40 * time.Second, true},
+		"bound to it":                   {bound, time.Second, true},
+		"ran there":                     {ran, time.Second, true},
 	} {
-		p := plan.Stranded(c.pod, c.wasThere, now.Add(c.after))
+		p := plan.Stranded(c.pod, now.Add(c.after))
 		wake := now.Add(40 * time.Second)
 		if p.Delete != c.want || p.Tell.Reason != plan.NoNode || !c.want && !p.Wake.Equal(wake) {
 			t.Errorf("%s: %+v", what, p)
