@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
@@ -194,8 +195,8 @@ func (g *Garbage) reconcileStranded(ctx context.Context, key string) (time.Time,
 	if err != nil {
 		return time.Time{}, fmt.Errorf("node %q: %w", node, err)
 	}
-	if exists {
-		return time.Time{}, nil
+	if exists { // decided again until the copy has it: it may go again without a change that the copy shows
+		return time.Time{}, fmt.Errorf("%w: node %q is not in the copy of nodes yet", store.ErrConflict, node)
 	}
 	p := plan.Stranded(pod, time.Now())
 	g.events.Event(pod, p.Tell.Type, p.Tell.Reason, p.Tell.Message)

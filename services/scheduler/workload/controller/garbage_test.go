@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -32,6 +33,7 @@ type cluster struct {
 	*resource.Cache[*nodev1.Node]
 	late chan struct{} // what all but the first to catch up wait for, if it is not nil
 	once sync.Once
+	made string // a node that is not in the copy yet
 }
 
 func clusterOf(names ...string) *cluster {
@@ -49,7 +51,9 @@ func (c *cluster) HasNode(name string) bool {
 	return ok
 }
 
-func (c *cluster) Exists(_ context.Context, name string) (bool, error) { return c.HasNode(name), nil }
+func (c *cluster) Exists(_ context.Context, name string) (bool, error) {
+	return name == c.made || c.HasNode(name), nil
+}
 
 func (c *cluster) CatchUp(ctx context.Context) error {
 	first := c.late == nil
@@ -262,5 +266,19 @@ func TestPodsOfANodeThatIsGoneGo(t *testing.T) {
 	gone[2]()
 	if left := tables.Pods.Keys(); !slices.Equal(left, []string{"default/c", "default/d", "default/early"}) {
 		t.Errorf("left are %v", left)
+	}
+}
+
+// A node that its owner has made again, and that is not in the copy yet, may be deleted before it is.
+func TestAPodWhoseNodeIsNotInTheCopyIsDecidedAgain(t *testing.T) {
+	nodes := clusterOf()
+	nodes.made = "again"
+	tables := followed(t, nodes, etcdtest.Store(t))
+	if _, err := tables.Pods.Create(t.Context(), pod("a", "again")); err != nil {
+		t.Fatal(err)
+	}
+	g := NewGarbage(tables, nodes, quiet{}, slog.New(slog.DiscardHandler))
+	if _, err := g.reconcileStranded(t.Context(), "default/a"); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("it is not decided again: %v", err)
 	}
 }
