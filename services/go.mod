@@ -8,6 +8,7 @@ require (
 	github.com/cockroachdb/datadriven v1.0.2
 	github.com/coreos/go-oidc/v3 v3.21.0
 	github.com/coreos/ignition/v2 v2.24.0
+	github.com/creack/pty v1.1.24
 	github.com/go-jose/go-jose/v4 v4.1.8
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1

@@ -124,7 +124,7 @@ func pod(t *testing.T, name string, env map[string]string) string {
 		"spec": map[string]any{
 			"restartPolicy": "Never",
 			"containers": []any{map[string]any{
-				"name": "probe", "image": "none", "command": []string{"/bin/sh", "-c", probe},
+				"name": "probe", "command": []string{"/bin/sh", "-c", probe},
 				"env": list,
 			}},
 		},

@@ -313,8 +313,20 @@ func TestARotationWaitsForAMemberThatHangs(t *testing.T) {
 		}
 		return "", nil
 	})
-	stop()
-	r := c.CLI("auth", "rotate", "etcd-peer", "--timeout", "1s")
+	ended, stopping := make(chan struct{}), sync.WaitGroup{}
+	stopping.Go(func() {
+		for again := time.NewTicker(20 * time.Millisecond); ; {
+			stop()
+			select {
+			case <-again.C:
+			case <-ended:
+				return
+			}
+		}
+	})
+	r := c.CLI("auth", "rotate", "etcd-peer", "--timeout", "5s")
+	close(ended)
+	stopping.Wait()
 	if r.Code == 0 || !strings.Contains(r.Stderr, hangs) {
 		t.Errorf("the command does not say that it waits for %s: %d %s", hangs, r.Code, r.Stderr)
 	}

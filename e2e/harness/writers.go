@@ -155,16 +155,23 @@ func (w *Writers) Lost() []string {
 	return slices.DeleteFunc(lost, func(s string) bool { return s == "" })
 }
 
-// lostBy says what a member lacks once it had time to catch up; nothing if it has all.
+// lostBy says what a member lacks once it has caught up; nothing if it has all.
 func (w *Writers) lostBy(m *Members, e *etcdserverpb.Member) string {
+	var missing []string
 	saw, ok := await(context.Background(), catchUp, func(ctx context.Context) (bool, string, error) {
-		missing, err := w.missing(ctx, m, e)
-		return err == nil && len(missing) == 0, describeMissing(missing), err
+		var err error
+		missing, err = w.missing(ctx, m, e)
+		return err == nil, "", err
 	})
-	if ok {
+	switch {
+	case !ok:
+		return fmt.Sprintf("member %s does not say which of %d acknowledged writes it has: %s", e.GetName(), len(w.acked),
+			saw)
+	case len(missing) == 0:
 		return ""
 	}
-	return fmt.Sprintf("member %s, of %d acknowledged writes: %s", e.GetName(), len(w.acked), saw)
+	return fmt.Sprintf("member %s, of %d acknowledged writes: %d are missing, the first is %s", e.GetName(), len(w.acked),
+		len(missing), missing[0])
 }
 
 // Check stops the writers and fails the test unless each acknowledged set is read from each member of etcd. It removes
@@ -185,9 +192,18 @@ func (w *Writers) Check() {
 		len(w.members), w.gap.Round(time.Millisecond))
 }
 
+// missing returns which acknowledged writes a member does not have. It has caught up with the others by then: a read
+// that is linearizable waits for that.
 func (w *Writers) missing(ctx context.Context, m *Members, e *etcdserverpb.Member) ([]string, error) {
 	if len(e.GetClientURLs()) == 0 {
 		return nil, errors.New("it has no address yet")
+	}
+	c, err := m.Only(e.GetClientURLs()[0])
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Get(ctx, setsPrefix, clientv3.WithCountOnly()); err != nil {
+		return nil, err
 	}
 	have, err := m.Keys(ctx, e.GetClientURLs()[0], setsPrefix+w.prefix)
 	if err != nil {
@@ -200,13 +216,6 @@ func (w *Writers) missing(ctx context.Context, m *Members, e *etcdserverpb.Membe
 		}
 	}
 	return missing, nil
-}
-
-func describeMissing(missing []string) string {
-	if len(missing) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d are missing, the first is %s", len(missing), missing[0])
 }
 
 // remove takes the sets away again, past machine-api: they are thousands, and the next test must not wait for that.

@@ -86,6 +86,9 @@ func (t *tour) clearLeftovers(ctx context.Context) error {
 			t.saw("an earlier tour was interrupted:\n%s", out)
 		}
 	}
+	if err := t.removeSecret(ctx); err != nil {
+		return err
+	}
 	nodes, err := t.cluster.listNodes(ctx)
 	if err != nil {
 		return err

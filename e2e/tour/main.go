@@ -127,7 +127,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 21
+const lastStep = 24
+
+// ofShell is what a step needs whose pods run a command of the host.
+const ofShell = "it runs commands of the host"
 
 // step is one part of the tour.
 type step struct {
@@ -173,6 +176,9 @@ func (t *tour) all() [lastStep]step {
 		{title: "Add an admission controller", run: t.admit, needs: "it changes a setting of the cluster", uses: python},
 		{title: "Lose most of a zone", run: t.disrupt},
 		{title: "Tie a pod to a volume", run: t.volume},
+		{title: "Stop a roll-out", run: t.stopRollout},
+		{title: "Limit a pod", run: t.limit, needs: ofShell},
+		{title: "Change a secret", run: t.changeSecret, needs: ofShell},
 	}
 }
 

@@ -79,6 +79,8 @@ func Services() []Service {
 		service("windlass.scheduling.v1.ReplicaSetService", schedulingv1.NewReplicaSetServiceClient, schedulingv1.RegisterReplicaSetServiceHandlerClient),
 		service("windlass.scheduling.v1.ReplicationControllerService", schedulingv1.NewReplicationControllerServiceClient, schedulingv1.RegisterReplicationControllerServiceHandlerClient),
 		service("windlass.scheduling.v1.SecretService", schedulingv1.NewSecretServiceClient, schedulingv1.RegisterSecretServiceHandlerClient),
+		service("windlass.scheduling.v1.ServiceAccountService", schedulingv1.NewServiceAccountServiceClient, schedulingv1.RegisterServiceAccountServiceHandlerClient),
+		service("windlass.scheduling.v1.ServiceAccountTokenService", schedulingv1.NewServiceAccountTokenServiceClient, schedulingv1.RegisterServiceAccountTokenServiceHandlerClient),
 		service("windlass.scheduling.v1.ServiceService", schedulingv1.NewServiceServiceClient, schedulingv1.RegisterServiceServiceHandlerClient),
 		service("windlass.scheduling.v1.StatefulSetService", schedulingv1.NewStatefulSetServiceClient, schedulingv1.RegisterStatefulSetServiceHandlerClient),
 		service("windlass.scheduling.v1.StorageClassService", schedulingv1.NewStorageClassServiceClient, schedulingv1.RegisterStorageClassServiceHandlerClient),

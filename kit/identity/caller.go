@@ -17,10 +17,13 @@ const (
 	GroupServices      = "system:windlass"
 	GroupNodes         = "system:nodes"
 
-	reservedPrefix = "system:"
-	servicePrefix  = "system:windlass:"
-	nodePrefix     = "system:node:"
-	trustDomain    = "windlass"
+	groupServiceAccounts = "system:serviceaccounts" // every service account; with ":NAMESPACE", those of a namespace
+
+	reservedPrefix       = "system:"
+	servicePrefix        = "system:windlass:"
+	nodePrefix           = "system:node:"
+	serviceAccountPrefix = "system:serviceaccount:"
+	trustDomain          = "windlass"
 )
 
 // ServiceURI returns the SPIFFE name of a service, such as "spiffe://windlass/service/machine-api".
@@ -42,6 +45,17 @@ func ServiceUser(name string) string { return servicePrefix + name }
 
 // NodeUser returns the user that a node is, such as "system:node:worker-1".
 func NodeUser(name string) string { return nodePrefix + name }
+
+// ServiceAccountUser returns the user that a service account is, such as "system:serviceaccount:default:operator".
+// Neither a namespace nor a name has a colon.
+func ServiceAccountUser(namespace, name string) string {
+	return serviceAccountPrefix + namespace + ":" + name
+}
+
+// ServiceAccountGroups returns the groups of the service accounts of a namespace, without GroupAuthenticated.
+func ServiceAccountGroups(namespace string) []string {
+	return []string{groupServiceAccounts, groupServiceAccounts + ":" + namespace}
+}
 
 // Caller is who makes a call.
 type Caller struct {

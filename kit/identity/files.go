@@ -89,6 +89,19 @@ func (f Files) ClientCredentials() (credentials.TransportCredentials, error) {
 	return following{TransportCredentials: m.client, live: l}, nil
 }
 
+// Follow returns a function that returns the certificate with its key, and the authorities, as they are in the files:
+// for what is signed and verified outside of TLS.
+func (f Files) Follow() func() (*tls.Certificate, *x509.CertPool, error) {
+	l := &live{files: f}
+	return func() (*tls.Certificate, *x509.CertPool, error) {
+		m, err := l.get()
+		if err != nil {
+			return nil, nil, err
+		}
+		return m.leaf, m.pool, nil
+	}
+}
+
 // following are credentials that each handshake reads.
 type following struct {
 	credentials.TransportCredentials

@@ -97,12 +97,15 @@ type grants struct{ users, groups map[string][]*grant }
 
 func (g grants) add(one *grant) {
 	for _, s := range one.binding.subjects {
-		of := g.users
-		if s.Kind == rbacv1.GroupKind {
+		of, name := g.users, s.Name
+		switch s.Kind {
+		case rbacv1.GroupKind:
 			of = g.groups
+		case rbacv1.ServiceAccountKind:
+			name = ServiceAccountUser(s.Namespace, s.Name)
 		}
-		if have := of[s.Name]; len(have) == 0 || have[len(have)-1] != one { // a binding may name a subject twice
-			of[s.Name] = append(have, one)
+		if have := of[name]; len(have) == 0 || have[len(have)-1] != one { // a binding may name a subject twice
+			of[name] = append(have, one)
 		}
 	}
 }
@@ -448,8 +451,14 @@ func (d *documents) addBinding(b binding) error {
 		return err
 	}
 	for _, s := range b.subjects {
-		if s.Kind != rbacv1.UserKind && s.Kind != rbacv1.GroupKind || s.Name == "" {
-			return fmt.Errorf("%s: subject %q of kind %q, want the name of a User or a Group", b.key, s.Name, s.Kind)
+		account := s.Kind == rbacv1.ServiceAccountKind
+		if s.Kind != rbacv1.UserKind && s.Kind != rbacv1.GroupKind && !account || s.Name == "" {
+			return fmt.Errorf("%s: subject %q of kind %q, want the name of a User, a Group or a ServiceAccount", b.key, s.Name,
+				s.Kind)
+		}
+		if account != (s.Namespace != "") || account && s.APIGroup != "" {
+			return fmt.Errorf("%s: subject %q of kind %q: a ServiceAccount has a namespace and no apiGroup, others have none",
+				b.key, s.Name, s.Kind)
 		}
 	}
 	d.bindings = append(d.bindings, b)

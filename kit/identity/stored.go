@@ -191,7 +191,9 @@ func refOf(r *storedv1.RoleRef) rbacv1.RoleRef {
 func subjectsOf(subjects []*storedv1.Subject) []rbacv1.Subject {
 	out := make([]rbacv1.Subject, len(subjects))
 	for i, s := range subjects {
-		out[i] = rbacv1.Subject{Kind: s.GetKind(), APIGroup: s.GetApiGroup(), Name: s.GetName()}
+		out[i] = rbacv1.Subject{
+			Kind: s.GetKind(), APIGroup: s.GetApiGroup(), Name: s.GetName(), Namespace: s.GetNamespace(),
+		}
 	}
 	return out
 }

@@ -309,6 +309,38 @@ func TestValidateQuantities(t *testing.T) {
 	}
 }
 
+func TestOfTheInitContainersOnlySidecarsTakePorts(t *testing.T) {
+	ports := []*schedulingv1.ContainerPort{{HostPort: 8080, ContainerPort: 80}}
+	spec := &schedulingv1.PodSpec{InitContainers: []*schedulingv1.Container{{Name: "a", Ports: ports}}}
+	if got := placement.HostPorts(spec); len(got) > 0 {
+		t.Errorf("an init container takes %v", got)
+	}
+	spec.InitContainers[0].RestartPolicy = new("Always")
+	if got := placement.HostPorts(spec); len(got) != 1 || got[0].Port != 8080 {
+		t.Errorf("a sidecar takes %v", got)
+	}
+}
+
+func TestSidecarsCountBesideContainers(t *testing.T) {
+	of := func(policy *string, cpu string) *schedulingv1.Container {
+		return &schedulingv1.Container{RestartPolicy: policy, Resources: &schedulingv1.ResourceRequirements{
+			Requests: map[string]*structpb.Value{placement.CPU: structpb.NewStringValue(cpu)},
+		}}
+	}
+	spec := &schedulingv1.PodSpec{
+		InitContainers: []*schedulingv1.Container{of(new("Always"), "100m"), of(nil, "900m"), of(new("Always"), "50m")},
+		Containers:     []*schedulingv1.Container{of(nil, "200m")},
+	}
+	// the init container runs beside the first sidecar, and needs more than all that runs later
+	if got := placement.RequestsOf(spec).MilliCPU; got != 1000 {
+		t.Errorf("%dm, want 1000m", got)
+	}
+	spec.InitContainers[1] = of(nil, "100m")
+	if got := placement.RequestsOf(spec).MilliCPU; got != 350 {
+		t.Errorf("%dm, want 350m", got)
+	}
+}
+
 func TestHostPortsClash(t *testing.T) {
 	port := func(ip, protocol string, number int32) []placement.HostPort {
 		return placement.HostPorts(&schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -31,17 +32,64 @@ func (p HostPort) Clashes(o HostPort) bool {
 	return p.Port == o.Port && p.Protocol == o.Protocol && (p.IP == o.IP || p.IP == anyIP || o.IP == anyIP)
 }
 
-// HostPorts returns the ports of its node that a pod takes; nil if there are none. Init containers take none.
+// HostPorts returns the ports of its node that a pod takes; nil if there are none. Of the init containers only
+// sidecars take any.
 func HostPorts(spec *schedulingv1.PodSpec) []HostPort {
 	var out []HostPort
-	for _, c := range spec.GetContainers() {
+	add := func(c *schedulingv1.Container) {
 		for _, p := range c.GetPorts() {
 			if p.GetHostPort() > 0 {
 				out = append(out, newHostPort(p))
 			}
 		}
 	}
+	for _, c := range spec.GetContainers() {
+		add(c)
+	}
+	for _, c := range spec.GetInitContainers() {
+		if IsSidecar(c) {
+			add(c)
+		}
+	}
 	return out
+}
+
+// PodAddressLabel is the label of a node by which its agent reports which address its pods have. With the value
+// NodeAddress they have that of the node, so that their container ports must not clash. Any other value, and a node
+// without the label, mean that each pod that is not in the network of its host has an address of its own.
+const (
+	PodAddressLabel = "windlass.dev/pod-address"
+	NodeAddress     = "node"
+)
+
+// SharesAddress reports whether the pods of a node have the address of the node.
+func SharesAddress(labels map[string]string) bool { return labels[PodAddressLabel] == NodeAddress }
+
+// SharedPorts returns the ports that a pod takes of a node whose pods have the node's address: its host ports and its
+// container ports; nil if there are none. Of the init containers only sidecars take any.
+func SharedPorts(spec *schedulingv1.PodSpec) []HostPort {
+	out := HostPorts(spec)
+	for _, c := range slices.Concat(spec.GetContainers(), spec.GetInitContainers()) {
+		if slices.Contains(spec.GetInitContainers(), c) && !IsSidecar(c) {
+			continue
+		}
+		for _, p := range c.GetPorts() {
+			if p.GetContainerPort() > 0 {
+				own := newHostPort(p)
+				own.IP, own.Port = anyIP, p.GetContainerPort()
+				out = append(out, own)
+			}
+		}
+	}
+	return out
+}
+
+// PortsOn returns the ports that a pod takes of a node with these labels.
+func PortsOn(labels map[string]string, spec *schedulingv1.PodSpec) []HostPort {
+	if SharesAddress(labels) {
+		return SharedPorts(spec)
+	}
+	return HostPorts(spec)
 }
 
 func newHostPort(p *schedulingv1.ContainerPort) HostPort {

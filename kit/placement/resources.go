@@ -96,27 +96,46 @@ func (r Resources) Zero() bool {
 	return r.MilliCPU == 0 && r.Memory == 0 && r.EphemeralStorage == 0 && len(r.Scalar) == 0
 }
 
-// RequestsOf returns what a pod needs of its node: for each resource the sum of its containers or the largest of its
-// init containers, whichever is more, and its overhead. Limits do not count. A quantity that cannot be read counts as
-// nothing.
+// RequestsOf returns what a pod needs of its node: for each resource the sum of its containers and sidecars, or what
+// the largest of its init containers and the sidecars before it need, whichever is more, and its overhead. Limits do
+// not count. A quantity that cannot be read counts as nothing.
 func RequestsOf(spec *schedulingv1.PodSpec) Resources {
 	var sum Resources
 	for _, c := range spec.GetContainers() {
 		sum.Add(amounts(c.GetResources().GetRequests()))
 	}
+	var sidecars, most Resources // those that started so far; at any moment of the initialization
 	for _, c := range spec.GetInitContainers() {
-		sum.atLeast(amounts(c.GetResources().GetRequests()))
+		if IsSidecar(c) {
+			sidecars.Add(amounts(c.GetResources().GetRequests()))
+			most.atLeast(sidecars)
+			continue
+		}
+		needs := amounts(c.GetResources().GetRequests())
+		needs.Add(sidecars)
+		most.atLeast(needs)
 	}
+	sum.Add(sidecars)
+	sum.atLeast(most)
 	if o := spec.GetOverhead(); len(o) > 0 {
 		sum.Add(amounts(o))
 	}
 	return sum
 }
 
+// IsSidecar reports whether an init container keeps running beside the others.
+func IsSidecar(c *schedulingv1.Container) bool { return c.GetRestartPolicy() == "Always" }
+
 // NonZeroRequestsOf returns cpu and memory of a pod as ranking counts them: a container that does not say counts for
-// 100m and 200Mi, one that says 0 for 0. Init containers do not count.
+// 100m and 200Mi, one that says 0 for 0. Of the init containers only sidecars count.
 func NonZeroRequestsOf(spec *schedulingv1.PodSpec) (milliCPU, memory int64) {
-	for _, c := range spec.GetContainers() {
+	list := spec.GetContainers()
+	for _, c := range spec.GetInitContainers() {
+		if IsSidecar(c) {
+			list = append(slices.Clone(list), c)
+		}
+	}
+	for _, c := range list {
 		requests := c.GetResources().GetRequests()
 		if v, ok := requests[CPU]; ok {
 			milliCPU += amount(CPU, v)

@@ -16,6 +16,7 @@ import (
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/untyped"
 )
 
 // defaultMode is that of files without a mode.
@@ -50,7 +51,7 @@ type EnvFrom struct {
 	Prefix string
 }
 
-// File is one file of a source: a key, a field of the pod, or a resource of a container.
+// File is one file of a source: a key, a field of the pod, a resource of a container, or a token.
 type File struct {
 	Path string // relative, local to the volume
 	Mode uint32 // 0: that of the volume
@@ -58,7 +59,22 @@ type File struct {
 	// Field is a path such as metadata.labels.
 	Field    string
 	Resource *Resource
+	Token    *Token
 }
+
+// Token is a token of the pod's service account.
+type Token struct {
+	Audience string // empty: the cluster's own API
+	Seconds  int    // lifetime; 0: the default
+}
+
+// Bounds of tokens.
+const (
+	minTokenSeconds = 600
+	maxTokenSeconds = 86400 // a longer lifetime is cut to it
+	maxAudience     = 256
+	maxTokens       = 8 // of a pod: each is asked for again and again
+)
 
 // Source is one source of a volume: an object, or the pod itself.
 type Source struct {
@@ -80,47 +96,8 @@ type Resource struct {
 	Divisor   string // quantity; empty: 1
 }
 
-// reader reads the fields of a struct and notes what is wrong with them.
-type reader struct {
-	faults []object.Fault
-}
-
-func (r *reader) fault(at, format string, args ...any) {
-	r.faults = append(r.faults, object.Faultf(at, format, args...))
-}
-
-// only refuses the fields of s that are not among names.
-func (r *reader) only(at string, s *structpb.Struct, names ...string) {
-	for _, k := range slices.Sorted(maps.Keys(s.GetFields())) {
-		if !slices.Contains(names, k) {
-			r.fault(at+"."+k, "is not in force yet, or unknown")
-		}
-	}
-}
-
-func (r *reader) text(at string, s *structpb.Struct, name string) string {
-	v, ok := s.GetFields()[name]
-	if !ok {
-		return ""
-	}
-	if _, ok := v.GetKind().(*structpb.Value_StringValue); !ok {
-		r.fault(at+"."+name, "must be a string")
-	}
-	return v.GetStringValue()
-}
-
-func (r *reader) flag(at string, s *structpb.Struct, name string) bool {
-	v, ok := s.GetFields()[name]
-	if !ok {
-		return false
-	}
-	switch v.GetKind().(type) {
-	case *structpb.Value_BoolValue, *structpb.Value_NullValue:
-	default:
-		r.fault(at+"."+name, "must be true or false")
-	}
-	return v.GetBoolValue()
-}
+// reader reads what a pod says of config maps, secrets and its own fields.
+type reader struct{ untyped.Reader }
 
 // mode returns 0 if there is none.
 func (r *reader) mode(at string, s *structpb.Struct, name string) uint32 {
@@ -130,47 +107,29 @@ func (r *reader) mode(at string, s *structpb.Struct, name string) uint32 {
 	}
 	n := v.GetNumberValue()
 	if _, ok := v.GetKind().(*structpb.Value_NumberValue); !ok || n < 0 || n > maxMode || n != float64(uint32(n)) {
-		r.fault(at+"."+name, "must be a number from 0 to 0777 (511)")
+		r.Fault(at+"."+name, "must be a number from 0 to 0777 (511)")
 		return 0
 	}
 	return uint32(n)
 }
 
-func (r *reader) list(at string, s *structpb.Struct, name string) (out []*structpb.Struct) {
-	v, ok := s.GetFields()[name]
-	if !ok {
-		return nil
-	}
-	for i, e := range v.GetListValue().GetValues() {
-		if e.GetStructValue() == nil {
-			r.fault(fmt.Sprintf("%s.%s[%d]", at, name, i), "must be an object")
-			continue
-		}
-		out = append(out, e.GetStructValue())
-	}
-	if v.GetListValue() == nil {
-		r.fault(at+"."+name, "must be a list")
-	}
-	return out
-}
-
 func (r *reader) ref(at string, s *structpb.Struct, secret bool, name string) Ref {
-	out := Ref{Secret: secret, Name: r.text(at, s, name), Optional: r.flag(at, s, "optional")}
+	out := Ref{Secret: secret, Name: r.Text(at, s, name), Optional: r.Flag(at, s, "optional")}
 	if msgs := validation.IsDNS1123Subdomain(out.Name); len(msgs) > 0 {
-		r.fault(at+"."+name, "must be the name of an object: %s", msgs[0])
+		r.Fault(at+"."+name, "must be the name of an object: %s", msgs[0])
 	}
 	return out
 }
 
 func (r *reader) key(at, name, key string) {
 	for _, why := range validation.IsConfigMapKey(key) {
-		r.fault(at+"."+name, "invalid key: %s", why)
+		r.Fault(at+"."+name, "invalid key: %s", why)
 	}
 }
 
 func (r *reader) keyRef(at string, s *structpb.Struct, secret bool) KeyRef {
-	r.only(at, s, "name", "key", "optional")
-	out := KeyRef{Ref: r.ref(at, s, secret, "name"), Key: r.text(at, s, "key")}
+	r.Only(at, s, "name", "key", "optional")
+	out := KeyRef{Ref: r.ref(at, s, secret, "name"), Key: r.Text(at, s, "key")}
 	r.key(at, "key", out.Key)
 	return out
 }
@@ -178,11 +137,11 @@ func (r *reader) keyRef(at string, s *structpb.Struct, secret bool) KeyRef {
 var resourceNames = []string{"cpu", "memory", "ephemeral-storage"}
 
 func (r *reader) resource(at string, s *structpb.Struct) Resource {
-	r.only(at, s, "containerName", "resource", "divisor")
-	out := Resource{Container: r.text(at, s, "containerName")}
-	list, name, _ := strings.Cut(r.text(at, s, "resource"), ".")
+	r.Only(at, s, "containerName", "resource", "divisor")
+	out := Resource{Container: r.Text(at, s, "containerName")}
+	list, name, _ := strings.Cut(r.Text(at, s, "resource"), ".")
 	if list != "requests" && list != "limits" || !slices.Contains(resourceNames, name) {
-		r.fault(at+".resource", "must be requests. or limits. with cpu, memory or ephemeral-storage")
+		r.Fault(at+".resource", "must be requests. or limits. with cpu, memory or ephemeral-storage")
 	}
 	out.Limit, out.Name = list == "limits", name
 	switch v := s.GetFields()["divisor"]; v.GetKind().(type) {
@@ -192,7 +151,7 @@ func (r *reader) resource(at string, s *structpb.Struct) Resource {
 		out.Divisor = v.GetStringValue()
 	}
 	if _, err := out.divisor(); err != nil {
-		r.fault(at+".divisor", "must be a quantity above 0")
+		r.Fault(at+".divisor", "must be a quantity above 0")
 	}
 	return out
 }
@@ -205,27 +164,27 @@ var volumeField = regexp.MustCompile(
 func (r *reader) filePath(at, p string) string {
 	switch {
 	case p == "":
-		r.fault(at+".path", "must be given")
+		r.Fault(at+".path", "must be given")
 	case path.IsAbs(p) || path.Clean(p) != p || p == ".":
-		r.fault(at+".path", "must be a relative path without . and empty parts")
+		r.Fault(at+".path", "must be a relative path without . and empty parts")
 	case slices.ContainsFunc(strings.Split(p, "/"), func(part string) bool { return part == ".." }) ||
 		strings.HasPrefix(p, ".."):
-		r.fault(at+".path", `must not contain ".." or begin with it`)
+		r.Fault(at+".path", `must not contain ".." or begin with it`)
 	case strings.ContainsRune(p, 0):
-		r.fault(at+".path", "must not contain a zero byte")
+		r.Fault(at+".path", "must not contain a zero byte")
 	}
 	return p
 }
 
 // object reads a source that is an object; name is the field with its name.
 func (r *reader) object(at string, s *structpb.Struct, secret bool, name string, more ...string) Source {
-	r.only(at, s, append(more, name, "items", "optional")...)
+	r.Only(at, s, append(more, name, "items", "optional")...)
 	out := Source{Ref: r.ref(at, s, secret, name)}
-	for i, item := range r.list(at, s, "items") {
+	for i, item := range r.Objects(at, s, "items") {
 		at := fmt.Sprintf("%s.items[%d]", at, i)
-		r.only(at, item, "key", "path", "mode")
+		r.Only(at, item, "key", "path", "mode")
 		f := File{
-			Key: r.text(at, item, "key"), Path: r.filePath(at, r.text(at, item, "path")),
+			Key: r.Text(at, item, "key"), Path: r.filePath(at, r.Text(at, item, "path")),
 			Mode: r.mode(at, item, "mode"),
 		}
 		r.key(at, "key", f.Key)
@@ -236,25 +195,25 @@ func (r *reader) object(at string, s *structpb.Struct, secret bool, name string,
 
 // downward reads a source that is the pod itself.
 func (r *reader) downward(at string, s *structpb.Struct, more ...string) (out Source) {
-	r.only(at, s, append(more, "items")...)
-	for i, item := range r.list(at, s, "items") {
+	r.Only(at, s, append(more, "items")...)
+	for i, item := range r.Objects(at, s, "items") {
 		at := fmt.Sprintf("%s.items[%d]", at, i)
-		r.only(at, item, "path", "mode", "fieldRef", "resourceFieldRef")
-		f := File{Path: r.filePath(at, r.text(at, item, "path")), Mode: r.mode(at, item, "mode")}
+		r.Only(at, item, "path", "mode", "fieldRef", "resourceFieldRef")
+		f := File{Path: r.filePath(at, r.Text(at, item, "path")), Mode: r.mode(at, item, "mode")}
 		field, res := item.GetFields()["fieldRef"].GetStructValue(), item.GetFields()["resourceFieldRef"].GetStructValue()
 		switch {
 		case (field == nil) == (res == nil):
-			r.fault(at, "must have either fieldRef or resourceFieldRef")
+			r.Fault(at, "must have either fieldRef or resourceFieldRef")
 		case field != nil:
-			r.only(at+".fieldRef", field, "apiVersion", "fieldPath")
-			if f.Field = r.text(at+".fieldRef", field, "fieldPath"); !volumeField.MatchString(f.Field) {
-				r.fault(at+".fieldRef.fieldPath",
+			r.Only(at+".fieldRef", field, "apiVersion", "fieldPath")
+			if f.Field = r.Text(at+".fieldRef", field, "fieldPath"); !volumeField.MatchString(f.Field) {
+				r.Fault(at+".fieldRef.fieldPath",
 					"must be metadata.name, namespace, uid, labels or annotations, or labels['KEY'] or annotations['KEY']")
 			}
 		default:
 			of := r.resource(at+".resourceFieldRef", res)
 			if f.Resource = &of; of.Container == "" {
-				r.fault(at+".resourceFieldRef.containerName", "must be given")
+				r.Fault(at+".resourceFieldRef.containerName", "must be given")
 			}
 		}
 		out.Files = append(out.Files, f)
@@ -268,7 +227,7 @@ func (r *reader) volume(at string, v *schedulingv1.Volume) (out Volume, ok bool)
 			return
 		}
 		if ok {
-			r.fault(at+"."+name, "a volume has one source")
+			r.Fault(at+"."+name, "a volume has one source")
 		}
 		ok, out.Mode = true, r.mode(at+"."+name, s, "defaultMode")
 		out.Sources = read(at + "." + name)
@@ -287,11 +246,11 @@ func (r *reader) volume(at string, v *schedulingv1.Volume) (out Volume, ok bool)
 }
 
 func (r *reader) projected(at string, s *structpb.Struct) (out []Source) {
-	r.only(at, s, "sources", "defaultMode")
-	for i, one := range r.list(at, s, "sources") {
+	r.Only(at, s, "sources", "defaultMode")
+	for i, one := range r.Objects(at, s, "sources") {
 		at := fmt.Sprintf("%s.sources[%d]", at, i)
 		if len(one.GetFields()) != 1 {
-			r.fault(at, "must have one source")
+			r.Fault(at, "must have one source")
 		}
 		for name, v := range one.GetFields() {
 			of := v.GetStructValue()
@@ -300,8 +259,39 @@ func (r *reader) projected(at string, s *structpb.Struct) (out []Source) {
 				out = append(out, r.object(at+"."+name, of, name == "secret", "name"))
 			case "downwardAPI":
 				out = append(out, r.downward(at+"."+name, of))
+			case "serviceAccountToken":
+				out = append(out, r.token(at+"."+name, of))
 			default:
-				r.fault(at+"."+name, "is not in force yet, or unknown")
+				r.Fault(at+"."+name, "is not in force yet, or unknown")
+			}
+		}
+	}
+	return out
+}
+
+// token reads a source that is a token of the pod's service account.
+func (r *reader) token(at string, s *structpb.Struct) Source {
+	r.Only(at, s, "audience", "expirationSeconds", "path")
+	t := &Token{Audience: r.Text(at, s, "audience")}
+	if len(t.Audience) > maxAudience || strings.ContainsFunc(t.Audience, func(c rune) bool { return c < '!' || c > '~' }) {
+		r.Fault(at+".audience", "must have at most %d printable ASCII characters and no space", maxAudience)
+	}
+	if n, ok := r.Number(at, s, "expirationSeconds", minTokenSeconds); ok {
+		t.Seconds = min(n, maxTokenSeconds)
+	}
+	return Source{Files: []File{{Path: r.filePath(at, r.Text(at, s, "path")), Token: t}}}
+}
+
+// Tokens returns the different tokens that the volumes of a spec have, in their order.
+func Tokens(spec *schedulingv1.PodSpec) (out []Token) {
+	r := &reader{}
+	for _, v := range spec.GetVolumes() {
+		volume, _ := r.volume("", v)
+		for _, s := range volume.Sources {
+			for _, f := range s.Files {
+				if f.Token != nil && !slices.Contains(out, *f.Token) {
+					out = append(out, *f.Token)
+				}
 			}
 		}
 	}
@@ -316,30 +306,30 @@ func VolumeOf(v *schedulingv1.Volume) (Volume, bool, []object.Fault) {
 	if out.Mode == 0 {
 		out.Mode = defaultMode
 	}
-	return out, ok, r.faults
+	return out, ok, r.Faults
 }
 
 // EnvFromOf returns what the variables of envFrom are made of.
 func EnvFromOf(c *schedulingv1.Container) ([]EnvFrom, []object.Fault) {
 	r := &reader{}
-	return r.envFrom("envFrom", c), r.faults
+	return r.envFrom("envFrom", c), r.Faults
 }
 
 func (r *reader) envFrom(at string, c *schedulingv1.Container) (out []EnvFrom) {
 	for i, s := range c.GetEnvFrom() {
 		at := fmt.Sprintf("%s[%d]", at, i)
-		r.only(at, s, "prefix", "configMapRef", "secretRef")
+		r.Only(at, s, "prefix", "configMapRef", "secretRef")
 		m, secret := s.GetFields()["configMapRef"].GetStructValue(), s.GetFields()["secretRef"].GetStructValue()
-		e := EnvFrom{Prefix: r.text(at, s, "prefix")}
+		e := EnvFrom{Prefix: r.Text(at, s, "prefix")}
 		switch {
 		case (m == nil) == (secret == nil):
-			r.fault(at, "must have either configMapRef or secretRef")
+			r.Fault(at, "must have either configMapRef or secretRef")
 			continue
 		case m != nil:
-			r.only(at+".configMapRef", m, "name", "optional")
+			r.Only(at+".configMapRef", m, "name", "optional")
 			e.Ref = r.ref(at+".configMapRef", m, false, "name")
 		default:
-			r.only(at+".secretRef", secret, "name", "optional")
+			r.Only(at+".secretRef", secret, "name", "optional")
 			e.Ref = r.ref(at+".secretRef", secret, true, "name")
 		}
 		out = append(out, e)
@@ -356,7 +346,7 @@ type Value struct {
 // ValueOf returns the source of a variable; both fields are nil if it is another one.
 func ValueOf(from *schedulingv1.EnvVarSource) (Value, []object.Fault) {
 	r := &reader{}
-	return r.value("valueFrom", from), r.faults
+	return r.value("valueFrom", from), r.Faults
 }
 
 func (r *reader) value(at string, from *schedulingv1.EnvVarSource) (out Value) {
@@ -377,7 +367,7 @@ func (r *reader) value(at string, from *schedulingv1.EnvVarSource) (out Value) {
 		out.Resource, count = &of, count+1
 	}
 	if count > 1 {
-		r.fault(at, "must have one source")
+		r.Fault(at, "must have one source")
 	}
 	return out
 }
@@ -414,8 +404,26 @@ func Check(at string, spec *schedulingv1.PodSpec) []object.Fault {
 			}
 		}
 	}
-	return r.faults
+	if n := len(Tokens(spec)); n > maxTokens {
+		r.Fault(at+".volumes", "have %d different tokens of the service account: up to %d", n, maxTokens)
+	}
+	for i, s := range spec.GetImagePullSecrets() {
+		at := fmt.Sprintf("%s.imagePullSecrets[%d]", at, i)
+		r.Only(at, s, "name")
+		r.ref(at, s, true, "name")
+	}
+	for _, list := range []string{"initContainers", "containers"} {
+		for i, c := range containers(spec)[list] {
+			if p := c.GetImagePullPolicy(); p != "" && !slices.Contains(pullPolicies, p) {
+				r.Fault(fmt.Sprintf("%s.%s[%d].imagePullPolicy", at, list, i), "must be %s", strings.Join(pullPolicies, ", "))
+			}
+		}
+	}
+	return r.Faults
 }
+
+// pullPolicies are the values of imagePullPolicy.
+var pullPolicies = []string{"Always", "IfNotPresent", "Never"}
 
 // known refuses a resource without a value: one of a container that the pod does not have, or a limit that is not set.
 // What Kubernetes takes instead, all that the node has, is not known here.
@@ -425,12 +433,12 @@ func (r *reader) known(at string, spec *schedulingv1.PodSpec, c *schedulingv1.Co
 	}
 	if of.Container != "" {
 		if c = find(spec, of.Container); c == nil {
-			r.fault(at, "the pod has no container %q", of.Container)
+			r.Fault(at, "the pod has no container %q", of.Container)
 			return
 		}
 	}
 	if of.Limit && c.GetResources().GetLimits()[of.Name] == nil {
-		r.fault(at, "the container has no limit of %s", of.Name)
+		r.Fault(at, "the container has no limit of %s", of.Name)
 	}
 }
 
@@ -472,6 +480,9 @@ func References(spec *schedulingv1.PodSpec) (configMaps, secrets []string) {
 		for _, s := range volume.Sources {
 			note(s.Ref)
 		}
+	}
+	for _, s := range spec.GetImagePullSecrets() {
+		note(Ref{Secret: true, Name: r.Text("", s, "name")})
 	}
 	return slices.Sorted(maps.Keys(names[false])), slices.Sorted(maps.Keys(names[true]))
 }

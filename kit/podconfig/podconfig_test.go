@@ -1,6 +1,8 @@
 package podconfig
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,10 +41,17 @@ func TestWhatIsWrongWithReferences(t *testing.T) {
 			"spec.volumes[0].configMap.items[2].path", "spec.volumes[0].configMap.items[3].path",
 			"spec.volumes[0].configMap.items[4].key",
 		}},
-		"a token, which no one issues": {`{"volumes": [{"name": "v", "projected": {"sources": [
-			{"serviceAccountToken": {"path": "t"}}]}}]}`, []string{
-			"spec.volumes[0].projected.sources[0].serviceAccountToken",
+		"a token": {`{"volumes": [{"name": "v", "projected": {"sources": [
+			{"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 7200}}]}}]}`, nil},
+		"wrong tokens": {`{"volumes": [{"name": "v", "projected": {"sources": [
+			{"serviceAccountToken": {"path": "../t", "audience": "a b", "expirationSeconds": 599, "x": 1}}]}}]}`, []string{
+			"spec.volumes[0].projected.sources[0].serviceAccountToken.x",
+			"spec.volumes[0].projected.sources[0].serviceAccountToken.audience",
+			"spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds",
+			"spec.volumes[0].projected.sources[0].serviceAccountToken.path",
 		}},
+		"more tokens than a pod may have": {`{"volumes": [{"name": "v", "projected": {"sources": [` +
+			manyTokens(maxTokens+1) + `]}}]}`, []string{"spec.volumes"}},
 		"a limit that is not set": {`{"containers": [{"name": "a", "env": [
 			{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}]}]}`, []string{
 			"spec.containers[0].env[0].valueFrom.resourceFieldRef",
@@ -92,4 +101,13 @@ func TestResourcesAreInUnitsOfTheDivisorRoundedUp(t *testing.T) {
 	if _, err := (Resource{Name: "cpu", Limit: true}).Text(spec, spec.GetContainers()[0]); err == nil {
 		t.Error("a limit that is not set has a value")
 	}
+}
+
+// manyTokens returns sources of different tokens.
+func manyTokens(n int) string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf(`{"serviceAccountToken": {"path": "t%d", "audience": "a%d"}}`, i, i))
+	}
+	return strings.Join(out, ", ")
 }

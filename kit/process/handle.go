@@ -29,6 +29,10 @@ type handle struct {
 	pidfd  *os.File
 	conn   syscall.RawConn
 	idle   chan struct{} // closed when await no longer uses pidfd
+
+	// asked are the members as the process was asked to end, where no control group has them: once their parent has
+	// ended, some may not be found.
+	asked processes
 }
 
 // newRecord returns the record of a process before it runs, with a new marker, and creates its control group.
@@ -38,7 +42,7 @@ func newRecord(spec Spec, groups cgroup.Tree) (record, error) {
 		return r, err
 	}
 	r.Mark, r.Path, r.Args, r.Digest, r.Grace = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace()
-	r.Once, r.Pool = spec.Once, spec.Pool
+	r.Once, r.Pool, r.Wrapper = spec.Once, spec.Pool, spec.Wrapper
 	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
 		r.UID = spec.User.UID
 	}
@@ -54,11 +58,12 @@ func newRecord(spec Spec, groups cgroup.Tree) (record, error) {
 // holds a copy of the supervisor's lock file. If the supervisor dies in that moment, the next one gets the lock only
 // once the child can be found by its marker.
 func launch(dir string, spec Spec, rec record) (*handle, error) {
-	log, err := openLog(spec)
+	stdout, stderr, err := openOutput(spec)
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()
+	defer stdout.Close()
+	defer stderr.Close()
 	files, err := openFiles(spec.Files)
 	defer closeAll(files)
 	if err != nil {
@@ -68,7 +73,7 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 		cmd := exec.Command(spec.Path, spec.Args...)
 		cmd.Dir = spec.Dir
 		cmd.Env = append(spec.environ(), markers(dir, spec, rec.Mark)...) // the last one of a name counts
-		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, files          // nothing else: listeners are never inherited
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = stdout, stderr, files    // nothing else: listeners are never inherited
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd
 	}
@@ -184,6 +189,30 @@ func (spec Spec) environ() []string {
 	return append(os.Environ(), spec.Env...)
 }
 
+// openOutput returns where standard output and error go, which may be the same file.
+func openOutput(spec Spec) (stdout, stderr *os.File, err error) {
+	if spec.Stdout == "" {
+		log, err := openLog(spec)
+		return log, log, err
+	}
+	if stdout, err = openPipe(spec.Stdout); err != nil {
+		return nil, nil, err
+	}
+	if stderr, err = openPipe(spec.Stderr); err != nil {
+		stdout.Close()
+	}
+	return stdout, stderr, err
+}
+
+// openPipe opens a named pipe as a process gets it. A File of os would make it non-blocking, also for the process.
+func openPipe(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
 func openLog(spec Spec) (*os.File, error) {
 	path := spec.LogFile
 	if path == "" {
@@ -203,6 +232,22 @@ func openLog(spec Spec) (*os.File, error) {
 		}
 	}
 	return f, nil
+}
+
+// MakePipe makes a named pipe for the output of a process of a user, nil for this process's own. It replaces nothing.
+func MakePipe(path string, user *User) error {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return &os.PathError{Op: "mkfifo", Path: path, Err: err}
+	}
+	if user == nil {
+		return nil
+	}
+	f, err := openPipe(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return give(f, *user)
 }
 
 // give changes the owner of a file to a user; the supervisor's group may still read and write it.
@@ -336,7 +381,21 @@ func (h *handle) signal(sig syscall.Signal) error {
 func (h *handle) signalLed(sig syscall.Signal) error {
 	var sent error
 	err := h.conn.Control(func(fd uintptr) { sent = signalGroup(int(fd), h.PID, sig) })
-	if err = errors.Join(err, sent); errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrClosed) {
+	return h.unlessGone(errors.Join(err, sent))
+}
+
+// unlessGone returns ErrNoProcess in place of the error that a signal to an ended process has. That of a pidfd which
+// was closed since has no value to compare with.
+func (h *handle) unlessGone(err error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-h.exited:
+		return ErrNoProcess
+	default:
+	}
+	if errors.Is(err, unix.ESRCH) {
 		return ErrNoProcess
 	}
 	return err

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,8 @@ const (
 	firstPause = 50 * time.Millisecond
 	longPause  = 5 * time.Second
 	adoptPause = 200 * time.Millisecond
-	longLife   = 10 * time.Second // after a run of this length the back-off begins again with the shortest pause
+	askAgain   = 10 * time.Millisecond // a wrapper that has not started its main process yet
+	longLife   = 10 * time.Second      // after a run of this length the back-off begins again with the shortest pause
 )
 
 // keeper supervises one process. Only its run loop starts, adopts and ends the process; the other methods set the
@@ -138,6 +140,16 @@ func (k *keeper) signal(sig syscall.Signal) error {
 	return k.handle.signal(sig)
 }
 
+func (k *keeper) ask() error {
+	k.mu.Lock()
+	h := k.handle
+	k.mu.Unlock()
+	if h == nil {
+		return fmt.Errorf("ask %q to end: %w", k.name, ErrNoProcess)
+	}
+	return h.askMain(syscall.SIGTERM)
+}
+
 // beside starts a command that belongs to the process.
 func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 	k.mu.Lock()
@@ -152,12 +164,36 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 	if h.closed {
 		return fmt.Errorf("start beside %q: %w", k.name, ErrNoProcess)
 	}
-	cmd.Env = append(cmd.Env, markers(dir, *spec, h.Mark)...)
+	cmd.Env = append(append(cmd.Env, markers(dir, *spec, h.Mark)...), besideName+"="+newMark())
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
 	return h.startInside(cmd, user)
+}
+
+// KillBeside kills a command that StartBeside started, and everything that is found of what it started: what has its
+// environment, is in one of its sessions, or was started by one of these.
+func KillBeside(cmd *exec.Cmd) error {
+	mark := []byte("\x00" + cmd.Env[len(cmd.Env)-1] + "\x00")
+	err := killAll(func() (processes, error) {
+		running, err := all()
+		if err != nil {
+			return nil, err
+		}
+		led := cmd.Process.Signal(syscall.Signal(0)) == nil // else the number may be another session's
+		found := processes{}
+		for pid, st := range running {
+			environ, err := environOf(pid)
+			if led && st.session == cmd.Process.Pid || err == nil && bytes.Contains(slices.Concat([]byte{0}, environ, []byte{0}),
+				mark) {
+				found[pid] = st
+			}
+		}
+		return found, running.addRelated(found)
+	})
+	// Also where processes cannot be listed.
+	return errors.Join(err, SignalGroup(cmd.Process, syscall.SIGKILL))
 }
 
 // run keeps the process in the desired state until ctx ends, or returns true once no process is wanted and none runs.
@@ -424,7 +460,11 @@ func (k *keeper) isFinal(exit Exit) (once, final bool) {
 func (k *keeper) buried(ctx context.Context, h *handle) Exit {
 	h.beside.Lock()
 	h.closed = true
+	asked := h.asked
 	h.beside.Unlock()
+	for pid, st := range asked {
+		_ = signalOne(pid, st, syscall.SIGKILL)
+	}
 	exit := h.reap()
 	h.close()
 	exit.OutOfMemory = h.group().Killed() > 0
@@ -480,21 +520,29 @@ func (k *keeper) sleep(ctx context.Context, d time.Duration) {
 
 // terminate ends the process of h, with SIGTERM first.
 func (k *keeper) terminate(ctx context.Context, h *handle) {
-	_ = h.signal(syscall.SIGTERM) // fails only if the process is already gone
 	t := time.NewTimer(k.graceOf(h))
 	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-h.exited:
-	case <-t.C:
-		k.log.Warn("process ignores SIGTERM", "pid", h.PID)
-		_ = h.signal(syscall.SIGKILL)
+	for asked, ended := false, false; !ended; {
+		var again <-chan time.Time
+		if asked = asked || h.ask(); !asked {
+			again = time.After(askAgain)
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
+			continue
 		case <-h.exited:
+		case <-t.C:
+			k.log.Warn("process ignores SIGTERM", "pid", h.PID)
+			_ = h.signal(syscall.SIGKILL)
+			select {
+			case <-ctx.Done():
+				return
+			case <-h.exited:
+			}
 		}
+		ended = true
 	}
 	exit := k.buried(ctx, h)
 	k.pause, k.ended = 0, false

@@ -20,15 +20,13 @@ const (
 	blockSize = 512 // of stat(2)
 )
 
-// TrimLog frees the older part of a log once the log occupies 2*keep bytes or more, and leaves keep bytes. The older
-// part becomes a hole, so that writers can continue to append. On a file system without holes the file is truncated
-// instead, and concurrent writes may be lost. A missing log is no error.
-func TrimLog(path string, keep int64) error { return trimLog(path, keep, punch) }
-
 func punch(f *os.File, n int64) error {
 	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, n)
 }
 
+// trimLog frees the older part of a log once the log occupies 2*keep bytes or more, and leaves keep bytes. The older
+// part becomes a hole, so that writers can continue to append. On a file system without holes the file is truncated
+// instead, and concurrent writes may be lost. A missing log is no error.
 func trimLog(path string, keep int64, punch func(f *os.File, n int64) error) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
@@ -79,7 +77,7 @@ func (s *Supervisor) trimLogs(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, path := range s.logFiles() {
-			if err := TrimLog(path, keptLog); err != nil {
+			if err := trimLog(path, keptLog, punch); err != nil {
 				s.log.DebugContext(ctx, "log not trimmed", "error", err)
 			}
 		}

@@ -22,6 +22,7 @@ const (
 	markerName = "WINDLASS_PROCESS"      // <run directory>/<name>
 	digestName = "WINDLASS_PROCESS_SPEC" // digest of its Spec
 	idName     = "WINDLASS_PROCESS_ID"   // random ID of this start
+	besideName = "WINDLASS_COMMAND_ID"   // random ID of a command beside it
 )
 
 const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go runs on

@@ -37,7 +37,9 @@ type record struct {
 	Digest string        `json:"digest"` // of the Spec
 	Grace  time.Duration `json:"graceNanoseconds,omitempty"`
 	Once   bool          `json:"once,omitempty"` // the record is kept after its end
-	Exit   *Exit         `json:"exit,omitempty"` // if Once
+	// Spec.Wrapper
+	Wrapper bool  `json:"wrapper,omitempty"`
+	Exit    *Exit `json:"exit,omitempty"` // if Once
 }
 
 // readRecord returns the zero record if there is none.
@@ -94,6 +96,9 @@ func (r record) runs(spec Spec) bool {
 // digest returns a hash that differs for specs that are different processes.
 func (spec Spec) digest() string {
 	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}
+	if spec.Stdout != "" {
+		what = append(what, "pipes", spec.Stdout, spec.Stderr)
+	}
 	if spec.OnlyEnv {
 		what = append(what, "only this environment")
 	}

@@ -42,8 +42,8 @@ var (
 // defaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
 const defaultGrace = 10 * time.Second
 
-// Spec describes a process. Specs that differ in any field except Grace, FinalExits, Once and Changed are different
-// processes.
+// Spec describes a process. Specs that differ in any field except Grace, FinalExits, Once, Wrapper and Changed are
+// different processes.
 type Spec struct {
 	// file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
 	Name string
@@ -51,9 +51,14 @@ type Spec struct {
 	Args []string // without the program's name
 	Env  []string // KEY=value, added to the supervisor's environment
 	Dir  string   // working directory; empty: the supervisor's
-	// standard output and error are appended to it, and its older part is dropped as it grows: see TrimLog; empty:
+	// standard output and error are appended to it, and its older part is dropped as it grows; empty:
 	// discarded
 	LogFile string
+	// Stdout and Stderr, if they are not empty, are named pipes that standard output and error go to instead of LogFile.
+	// They are opened for reading, too: the process neither fails nor waits for a reader unless a pipe is full. They must
+	// belong to User, for programs that reopen their output.
+	Stdout string `json:",omitempty"`
+	Stderr string `json:",omitempty"`
 
 	Grace      time.Duration // from SIGTERM to SIGKILL when stopped; zero: 10 s
 	FinalExits []int         // exit codes after which it is not started again until stopped or changed
@@ -80,6 +85,9 @@ type Spec struct {
 	// Both require Pool.
 	Limits     cgroup.Limits `json:",omitzero"`
 	PoolLimits cgroup.Limits `json:",omitzero"`
+	// Wrapper means that the process starts one child, its main process, and ends when that ends: SIGTERM is for the child
+	// alone. A process that runs keeps what it was started with.
+	Wrapper bool `json:",omitempty"`
 	// Changed, if it is not nil, is called after the Status of the process changed. It must not block, nor call the
 	// supervisor.
 	Changed func() `json:"-"`
@@ -340,6 +348,18 @@ func (s *Supervisor) Signal(name string, sig syscall.Signal) error {
 	return k.signal(sig)
 }
 
+// Ask sends SIGTERM to the main process alone: with Spec.Wrapper to the child of the process. ErrNoProcess if it does
+// not run, or not yet: then try again.
+func (s *Supervisor) Ask(name string) error {
+	s.mu.Lock()
+	k := s.keepers[name]
+	s.mu.Unlock()
+	if k == nil {
+		return fmt.Errorf("ask %q to end: %w", name, ErrNoProcess)
+	}
+	return k.ask()
+}
+
 // StartBeside starts a command that belongs to a process: it ends with that process, if it did not before. The command
 // must be waited for by the caller. It gets a session of its own. ErrNoProcess if the process does not run.
 func (s *Supervisor) StartBeside(name string, cmd *exec.Cmd, user *User) error {
@@ -472,7 +492,11 @@ func (spec Spec) validate() error {
 			return fmt.Errorf("process %q: file %q is not absolute", spec.Name, f.Path)
 		}
 	}
-	for _, v := range slices.Concat(spec.Args, spec.Env, []string{spec.Path, spec.Dir, spec.LogFile}) {
+	if (spec.Stdout == "") != (spec.Stderr == "") {
+		return fmt.Errorf("process %q: only one of standard output and error is a pipe", spec.Name)
+	}
+	for _, v := range slices.Concat(spec.Args, spec.Env,
+		[]string{spec.Path, spec.Dir, spec.LogFile, spec.Stdout, spec.Stderr}) {
 		if strings.ContainsRune(v, 0) {
 			return fmt.Errorf("process %q: a NUL character in %q", spec.Name, v)
 		}

@@ -91,6 +91,9 @@ type Process struct {
 	kms     *kms.Plugin  // nil: there is none
 }
 
+// Files returns the certificate of the service, its key and the authorities that it trusts.
+func (p *Process) Files() identity.Files { return p.cfg.files() }
+
 // Logger returns a logger of JSON lines at the configured level, with the service's name on each.
 func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level

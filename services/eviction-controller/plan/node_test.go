@@ -9,6 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -412,6 +413,24 @@ func TestRegistrationNeedsAMachine(t *testing.T) {
 		if got := RegistrationFault(tt.uid, tt.m); (got != "") != tt.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+func TestTheAddressOfPodsIsThatOfTheLastRegistration(t *testing.T) {
+	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1"}}
+	shares := &nodev1.RegisterNodeRequest{
+		Name: "a", Labels: map[string]string{placement.PodAddressLabel: placement.NodeAddress},
+	}
+	if f := ForeignLabels(shares); len(f) > 0 {
+		t.Errorf("labels %v are refused", f)
+	}
+	node := Registered(nil, shares, m, now())
+	if !placement.SharesAddress(node.GetMetadata().GetLabels()) {
+		t.Error("the label is not set")
+	}
+	if node = Registered(node, &nodev1.RegisterNodeRequest{Name: "a"}, m, now()); placement.SharesAddress(
+		node.GetMetadata().GetLabels()) {
+		t.Error("the label is kept although pods have addresses of their own")
 	}
 }
 

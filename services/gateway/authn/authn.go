@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/windlass-dev/windlass/kit/accounttoken"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
@@ -30,17 +31,20 @@ type Refusals interface {
 // Authenticator identifies callers. Concurrent calls are safe.
 type Authenticator struct {
 	tokens   *Tokens
-	oidc     *OIDC // nil if there is no issuer
+	oidc     *OIDC     // nil if there is no issuer
+	accounts *Accounts // nil if there is no scheduler
 	catalog  *catalog.Catalog
 	refusals Refusals
 	validity *identity.Validity
 }
 
-// New makes an authenticator. oidc is nil if there is no issuer of tokens.
-func New(tokens *Tokens, oidc *OIDC, c *catalog.Catalog, refusals Refusals,
+// New makes an authenticator. oidc is nil if there is no issuer of tokens, accounts if there is no scheduler.
+func New(tokens *Tokens, oidc *OIDC, accounts *Accounts, c *catalog.Catalog, refusals Refusals,
 	validity *identity.Validity,
 ) *Authenticator {
-	return &Authenticator{tokens: tokens, oidc: oidc, catalog: c, refusals: refusals, validity: validity}
+	return &Authenticator{
+		tokens: tokens, oidc: oidc, accounts: accounts, catalog: c, refusals: refusals, validity: validity,
+	}
 }
 
 // credential is what a caller showed.
@@ -66,7 +70,7 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 			return caller, nil, rpcerr.Unauthenticated("the authorization must be a bearer token")
 		}
 		t, still, err := a.bearer(ctx, strings.TrimSpace(token))
-		if errors.Is(err, errNoIssuer) {
+		if errors.Is(err, errNoIssuer) || errors.Is(err, errNoReview) {
 			return caller, nil, rpcerr.Unavailable(err.Error())
 		}
 		if err != nil {
@@ -99,7 +103,8 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 	return caller, &shown, nil
 }
 
-// bearer returns whose token it is, and for one of the file what says as a status that it no longer is.
+// bearer returns whose token it is, and for one of the file or of a service account what says as a status that it no
+// longer is.
 func (a *Authenticator) bearer(ctx context.Context, token string) (t identity.Token, still func() error, err error) {
 	if token == "" || len(token) > maxToken {
 		return identity.Token{}, nil, errNoToken
@@ -107,7 +112,13 @@ func (a *Authenticator) bearer(ctx context.Context, token string) (t identity.To
 	if t, known := a.tokens.owner(token); known {
 		return t, func() error { return a.tokens.still(t) }, nil
 	}
-	if a.oidc == nil || strings.Count(token, ".") != 2 {
+	if strings.Count(token, ".") != 2 {
+		return identity.Token{}, nil, errNoToken
+	}
+	if a.accounts != nil && accounttoken.Is(token) {
+		return a.accounts.owner(ctx, token)
+	}
+	if a.oidc == nil {
 		return identity.Token{}, nil, errNoToken
 	}
 	t, err = a.oidc.owner(ctx, token)

@@ -29,7 +29,7 @@ func TestCredentialsRevokedAfterTheRequestWasAdmittedOpenNoStream(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(tokens, nil, &catalog.Catalog{}, nil, validity)
+	a := New(tokens, nil, nil, &catalog.Catalog{}, nil, validity)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/machines:watch", nil)
 	r.Header.Set("Authorization", "Bearer one")
 	if _, err := a.Request(r); err != nil {

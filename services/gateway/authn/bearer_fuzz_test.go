@@ -28,7 +28,7 @@ func FuzzBearer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	a := New(&Tokens{}, issuer, &catalog.Catalog{}, nil, validity)
+	a := New(&Tokens{}, issuer, nil, &catalog.Catalog{}, nil, validity)
 	f.Fuzz(func(t *testing.T, header string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nodes", nil)
 		r.Header["Authorization"] = []string{header}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -64,9 +65,16 @@ func (b *broker) serve(stream grpc.ServerStream) error {
 type pods struct {
 	schedulingv1.UnimplementedPodServiceServer
 	name string
+	// A creation of the pod "slow" is sent here, and answered when what was sent is closed.
+	slow chan chan struct{}
 }
 
-func (p *pods) CreatePod(context.Context, *schedulingv1.CreatePodRequest) (*schedulingv1.Pod, error) {
+func (p *pods) CreatePod(_ context.Context, r *schedulingv1.CreatePodRequest) (*schedulingv1.Pod, error) {
+	if r.GetPod().GetMetadata().GetName() == "slow" {
+		answer := make(chan struct{})
+		p.slow <- answer
+		<-answer
+	}
 	return &schedulingv1.Pod{Kind: p.name}, nil
 }
 
@@ -75,22 +83,29 @@ func (p *pods) GetPod(context.Context, *schedulingv1.GetPodRequest) (*scheduling
 }
 
 func start(t *testing.T, name string) string {
+	address, _ := startSlow(t, name)
+	return address
+}
+
+// startSlow also returns where creations of the pod "slow" arrive.
+func startSlow(t *testing.T, name string) (string, <-chan chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, l, name)
+	slow := make(chan chan struct{})
+	s := serve(t, l, name, slow)
 	t.Cleanup(s.Stop)
-	return l.Addr().String()
+	return l.Addr().String(), slow
 }
 
-func serve(t *testing.T, l net.Listener, name string) *grpc.Server {
+func serve(t *testing.T, l net.Listener, name string, slow chan chan struct{}) *grpc.Server {
 	t.Helper()
 	s := grpc.NewServer(grpc.MaxConcurrentStreams(1000),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	hookv1.RegisterHookTaskServiceServer(s, &broker{name: name})
-	schedulingv1.RegisterPodServiceServer(s, &pods{name: name})
+	schedulingv1.RegisterPodServiceServer(s, &pods{name: name, slow: slow})
 	go s.Serve(l) //nolint:errcheck
 	return s
 }
@@ -171,7 +186,7 @@ func TestPodsAreCreatedAtTheLeaderWhileItIsConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := serve(t, l, "second")
+	second := serve(t, l, "second", nil)
 	defer second.Stop()
 	c := schedulingv1.NewPodServiceClient(router)
 	ctx := asAlice(t)
@@ -195,6 +210,40 @@ func TestPodsAreCreatedAtTheLeaderWhileItIsConnected(t *testing.T) {
 	}
 	second.Stop() // and no other leads yet
 	awaitCreator("first")
+}
+
+// What a call did whose connection is closed would not be known.
+func TestACallToAFormerLeaderIsAnswered(t *testing.T) {
+	router, pool := routerTo(t, map[string]string{"scheduler": start(t, "first")})
+	address, slow := startSlow(t, "second")
+	pool.SetLeaders(map[string]string{"scheduler": address})
+	c := schedulingv1.NewPodServiceClient(router)
+	ctx := asAlice(t)
+	for { // until the leader is connected
+		got, err := c.CreatePod(ctx, &schedulingv1.CreatePodRequest{})
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		if got.GetKind() == "second" {
+			break
+		}
+	}
+	created := make(chan error)
+	go func() {
+		_, err := c.CreatePod(ctx, &schedulingv1.CreatePodRequest{
+			Pod: &schedulingv1.Pod{Metadata: &metav1.ObjectMeta{Name: "slow"}},
+		})
+		created <- err
+	}()
+	answer := <-slow
+	pool.SetLeaders(nil)
+	if got, err := c.CreatePod(ctx, &schedulingv1.CreatePodRequest{}); err != nil || got.GetKind() != "first" {
+		t.Errorf("the next call: %v, %v", got, err)
+	}
+	close(answer)
+	if err := <-created; err != nil {
+		t.Errorf("the call that was under way: %v", err)
+	}
 }
 
 func TestMoreStreamsThanAConnectionHasDoNotHoldCallsBack(t *testing.T) {

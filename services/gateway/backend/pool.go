@@ -24,6 +24,8 @@ type Pool struct {
 	mu    sync.Mutex
 	peers map[string]*target // by program
 	lead  map[string]*target // by program, only where it is another address
+	// former are former leaders with calls that are under way
+	former []*target
 }
 
 // NewPool makes connections to peers (program → address) in the background. creds makes the
@@ -54,14 +56,16 @@ func (p *Pool) dial(program, address string) (*target, error) {
 	return newTarget(program, address, creds, p.options)
 }
 
-// SetLeaders says where each program's leader is; a program that is not named has none. Streams to a former leader end.
+// SetLeaders says where each program's leader is; a program that is not named has none. Streams to a former leader
+// end; calls that are under way there do not.
 func (p *Pool) SetLeaders(leaders map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for program, t := range p.lead {
 		if leaders[program] != t.address {
 			delete(p.lead, program)
-			t.close()
+			t.retire()
+			p.former = append(slices.DeleteFunc(p.former, (*target).ended), t)
 		}
 	}
 	for program, address := range leaders {
@@ -132,6 +136,9 @@ func (p *Pool) Programs() []string {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, t := range p.former {
+		t.close()
+	}
 	for _, t := range p.lead {
 		t.close()
 	}

@@ -65,11 +65,7 @@ func (r *Router) invoke(ctx context.Context, program, method string, args, reply
 	if err != nil {
 		return err
 	}
-	opts = append(opts, limits(m)...)
-	if err := t.calls.await(ctx); err != nil {
-		return err
-	}
-	return t.calls.reword(ctx, t.calls.conn.Invoke(ctx, method, args, reply, opts...))
+	return t.invoke(ctx, method, args, reply, append(opts, limits(m)...)...)
 }
 
 func (r *Router) newStream(ctx context.Context, program string, desc *grpc.StreamDesc, method string,

@@ -20,7 +20,8 @@ type target struct {
 	calls            *link
 
 	mu      sync.Mutex
-	closed  bool
+	closed  bool // no more streams
+	under   int  // calls that are under way
 	streams []*link
 }
 
@@ -39,7 +40,14 @@ func (t *target) open(ctx context.Context, streaming bool, desc *grpc.StreamDesc
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	if !streaming {
-		return t.calls.open(ctx, desc, method, opts...)
+		end := t.begin()
+		stream, err := t.calls.open(ctx, desc, method, opts...)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		context.AfterFunc(ctx, end)
+		return stream, nil
 	}
 	// A connection for streams may be a new one; whether the program is there, the other one knows.
 	if err := t.calls.await(ctx); err != nil {
@@ -81,11 +89,58 @@ func (t *target) reserve() (*link, error) {
 	return l, nil
 }
 
+// invoke makes a unary call.
+func (t *target) invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	defer t.begin()()
+	if err := t.calls.await(ctx); err != nil {
+		return err
+	}
+	return t.calls.reword(ctx, t.calls.conn.Invoke(ctx, method, args, reply, opts...))
+}
+
+// begin counts a call that is under way until end is called.
+func (t *target) begin() (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.under++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.under--; t.under == 0 && t.closed {
+			t.calls.close()
+		}
+	}
+}
+
+// retire ends the streams now, and the connection for calls with the last call that is under way: what it did would
+// not be known otherwise.
+func (t *target) retire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endStreams()
+	if t.under == 0 {
+		t.calls.close()
+	}
+}
+
+// ended reports whether a retired target has no calls any more.
+func (t *target) ended() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.under == 0
+}
+
+// close ends all connections and what runs over them.
 func (t *target) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.closed = true
+	t.endStreams()
 	t.calls.close()
+}
+
+// endStreams closes the connections for streams. The lock is held.
+func (t *target) endStreams() {
+	t.closed = true
 	for _, l := range t.streams {
 		l.close()
 	}

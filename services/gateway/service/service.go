@@ -153,12 +153,18 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	}
 	defer closeRoles()
 
+	accounts, closeAccounts, err := config.accounts(validity, log)
+	if err != nil {
+		return err
+	}
+	defer closeAccounts()
+
 	refused := refusals{audit: trail, log: log}
 	issuer, err := config.issuer(log)
 	if err != nil {
 		return err
 	}
-	auth := authn.New(tokens, issuer, methods, refused, validity)
+	auth := authn.New(tokens, issuer, accounts, methods, refused, validity)
 	router := backend.NewRouter(methods, pool)
 	merged := events.New(pool.Programs(), router.To)
 	counts := newMetrics(methods)
@@ -288,21 +294,38 @@ func transport(files identity.Files) func(program, address string) (credentials.
 func follow(config Config, program string, of func(grpc.ClientConnInterface) (serve.Part, error)) (
 	part serve.Part, stop func(), err error,
 ) {
-	address := config.Peers[program]
-	if address == "" {
+	conn, err := connect(config, program)
+	if err != nil {
+		return nil, nil, err
+	}
+	if conn == nil {
 		return func(context.Context) error { return nil }, func() {}, nil
-	}
-	creds, err := transport(config.files())(program, address)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds),
-		dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))
-	if err != nil {
-		return nil, nil, err
 	}
 	part, err = of(conn)
 	return part, func() { _ = conn.Close() }, err
+}
+
+// connect returns a connection to a program for the gateway's own calls; nil if its address is not known.
+func connect(config Config, program string) (*grpc.ClientConn, error) {
+	address := config.Peers[program]
+	if address == "" {
+		return nil, nil
+	}
+	creds, err := transport(config.files())(program, address)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(address, grpc.WithTransportCredentials(creds),
+		dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))
+}
+
+// accounts returns what knows the tokens of service accounts; nil if scheduler's address is not known.
+func (c Config) accounts(validity *identity.Validity, log *slog.Logger) (a *authn.Accounts, stop func(), err error) {
+	conn, err := connect(c, topology.Scheduler)
+	if err != nil || conn == nil {
+		return nil, func() {}, err
+	}
+	return authn.NewAccounts(c.files(), validity, conn, log), func() { _ = conn.Close() }, nil
 }
 
 // dialEtcd returns nil if no address of etcd is known: then calls go to the programs' own addresses alone.

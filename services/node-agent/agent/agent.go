@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
@@ -30,6 +32,9 @@ const (
 	// unansweredBeats is how many heartbeats may be without an answer before the stream counts as dead. It counts
 	// messages, not time: so an agent that was stopped for a while does not blame its stream.
 	unansweredBeats = 5
+
+	// imagesEvery is how late changes of a node's images are in its status. Source: kubelet, nodeStatusUpdateFrequency.
+	imagesEvery = 10 * time.Second
 
 	callPatience = 10 * time.Second
 )
@@ -60,6 +65,8 @@ type Config struct {
 	// Conditions returns what the agent observes of its node beside readiness, a list that is never changed; nil if it
 	// observes nothing.
 	Conditions func() []*nodev1.NodeCondition
+	// Images returns the images of the node, a list that is never changed; nil if the agent knows of none.
+	Images func() []*nodev1.ContainerImage
 	// Conn is the connection to the cluster.
 	Conn grpc.ClientConnInterface
 	Log  *slog.Logger
@@ -72,6 +79,8 @@ type Agent struct {
 
 	mu   sync.Mutex
 	node *nodev1.Node // as the cluster had it at the last registration; nil before that
+	// images are those of the last registration
+	images []*nodev1.ContainerImage
 }
 
 // New returns an agent that says nothing before Beat or Attend.
@@ -126,14 +135,53 @@ func whyEnded[T any](ctx context.Context, stream <-chan received[T]) error {
 func (a *Agent) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	node, err := a.nodes.RegisterNode(ctx, a.cfg.Registration)
+	r, images := a.cfg.Registration, []*nodev1.ContainerImage(nil)
+	if a.cfg.Images != nil {
+		images = a.cfg.Images()
+		r = proto.CloneOf(r)
+		if r.Status == nil {
+			r.Status = &nodev1.NodeStatus{}
+		}
+		r.Status.Images = images
+	}
+	node, err := a.nodes.RegisterNode(ctx, r)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.node = node
+	a.node, a.images = node, images
 	return nil
+}
+
+// ReportImages keeps the images in the node's status up to date until ctx ends: a registration has them, and is made
+// again when they have changed.
+func (a *Agent) ReportImages(ctx context.Context) error {
+	if a.cfg.Images == nil {
+		return nil
+	}
+	tick := time.NewTicker(imagesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		stale := a.node != nil && !sameImages(a.images, a.cfg.Images())
+		a.mu.Unlock()
+		if !stale {
+			continue
+		}
+		if err := a.register(ctx); err != nil && ctx.Err() == nil {
+			a.cfg.Log.DebugContext(ctx, "images not reported", "error", err)
+		}
+	}
+}
+
+func sameImages(a, b []*nodev1.ContainerImage) bool {
+	return slices.EqualFunc(a, b, func(a, b *nodev1.ContainerImage) bool { return proto.Equal(a, b) })
 }
 
 // Node returns the node as the cluster has it: as it was at the last registration, or, if it must be fresh, as it is

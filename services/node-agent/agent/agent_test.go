@@ -36,13 +36,17 @@ type listener struct {
 	command       *nodev1.HeartbeatResponse
 	orders        []*etcdv1.AttendMemberResponse // sent to each agent, and again on each new stream
 	registrations []time.Time
+	images        []string // in each registration
 	beats         int
 	offers        []bool // whether there was data
 }
 
-func (l *listener) RegisterNode(context.Context, *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
+func (l *listener) RegisterNode(_ context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, i := range r.GetStatus().GetImages() {
+		l.images = append(l.images, i.GetNames()...)
+	}
 	l.registrations = append(l.registrations, time.Now())
 	if l.refuse {
 		return nil, status.Error(codes.Unavailable, "not now")
@@ -309,5 +313,42 @@ func TestARemovedMemberIsOfferedWithoutData(t *testing.T) {
 		if !slices.Equal(l.offers, []bool{true, false}) {
 			t.Errorf("offers %v, want one with data and then one without", l.offers)
 		}
+	})
+}
+
+// TestChangedImagesAreReported has the images of a node change twice, and stay for an hour.
+func TestChangedImagesAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{}
+		var mu sync.Mutex
+		var images []*nodev1.ContainerImage
+		a := newAgent(l.connect(t), nil)
+		a.cfg.Images = func() []*nodev1.ContainerImage {
+			mu.Lock()
+			defer mu.Unlock()
+			return images
+		}
+		set := func(names ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			images = []*nodev1.ContainerImage{{Names: names, SizeBytes: 5}}
+		}
+		set("one")
+		go func() {
+			time.Sleep(time.Minute)
+			set("two")
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var parts sync.WaitGroup
+		parts.Go(func() { _ = a.Beat(ctx) })
+		parts.Go(func() { _ = a.ReportImages(ctx) })
+		parts.Wait()
+		l.locked(func() {
+			got := l.images
+			if len(got) != 2 || got[0] != "one" || got[1] != "two" {
+				t.Errorf("registrations with %q, want one, and two once it changed", got)
+			}
+		})
 	})
 }

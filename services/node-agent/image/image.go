@@ -1,6 +1,7 @@
-// Package image finds container images in OCI layouts on the disk and unpacks them. It promises that nothing of an
-// image is taken whose digest is not the one that its index names, and that nothing is written outside the directory it
-// is unpacked into. Nothing is fetched.
+// Package image gets container images, from OCI layouts on the disk and from registries, and unpacks each once. It
+// promises that nothing of an image is taken whose digest is not the one that its index or its registry names, that
+// nothing is written outside the directory it is unpacked into, and that an image that is there is complete, whenever
+// an agent was killed.
 package image
 
 import (
@@ -34,17 +35,32 @@ type Store struct{ dirs []string }
 // NewStore returns a store of directories, which need not be there.
 func NewStore(dirs ...string) *Store { return &Store{dirs: dirs} }
 
-// Image is an image on the disk.
+// Config is what a container of an image runs if the pod does not say otherwise.
+type Config struct {
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+	Env        []string `json:"env,omitempty"`
+	WorkingDir string   `json:"workingDir,omitempty"`
+	User       string   `json:"user,omitempty"`
+}
+
+// Image is an image that is not unpacked, on the disk or in a registry.
 type Image struct {
 	// Digest of its manifest, such as sha256:0123.
 	Digest string
-	// Entrypoint, Cmd, Env and WorkingDir are what a container of the image runs if the pod does not say otherwise.
-	Entrypoint, Cmd, Env []string
-	WorkingDir           string
+	Config
 
-	image   v1.Image
-	diffIDs []v1.Hash
+	index    string // digest of the index that led to it; empty without one
+	image    v1.Image
+	diffIDs  []v1.Hash
+	received *progress   // nil on the disk
+	close    func(error) // ends what a registry sends of it; nil on the disk
 }
+
+const (
+	// maxConfig bounds an image's configuration, in bytes, which is held in memory.
+	maxConfig = 8 << 20
+)
 
 // Find returns an image, or an error that is ErrNotFound or ErrBroken.
 func (s *Store) Find(ref string) (*Image, error) {
@@ -94,7 +110,9 @@ func open(path, ref, tag, digest string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	above := ""
 	if d.MediaType.IsIndex() {
+		above = d.Digest.String()
 		if index, err = index.ImageIndex(d.Digest); err != nil {
 			return nil, err
 		}
@@ -112,7 +130,11 @@ func open(path, ref, tag, digest string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return read(image, d.Digest)
+	i, err := read(image, d.Digest)
+	if err == nil {
+		i.index = above
+	}
+	return i, err
 }
 
 // pick returns the manifest that a reference means: by its digest, by its tag, or the only one if that one has no other
@@ -172,6 +194,12 @@ func read(image v1.Image, digest v1.Hash) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(manifest.Layers) > maxLayers {
+		return nil, fmt.Errorf("it has %d layers, more than %d", len(manifest.Layers), maxLayers)
+	}
+	if manifest.Config.Size > maxConfig {
+		return nil, fmt.Errorf("its configuration has %d bytes, more than %d", manifest.Config.Size, maxConfig)
+	}
 	raw, err := image.RawConfigFile()
 	if err != nil {
 		return nil, err
@@ -188,7 +216,9 @@ func read(image v1.Image, digest v1.Hash) (*Image, error) {
 	}
 	c := config.Config
 	return &Image{
-		Digest: digest.String(), Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir,
-		image: image, diffIDs: config.RootFS.DiffIDs,
+		Digest: digest.String(), image: image, diffIDs: config.RootFS.DiffIDs,
+		Config: Config{
+			Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir, User: c.User,
+		},
 	}, nil
 }

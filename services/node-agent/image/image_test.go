@@ -25,6 +25,13 @@ func layer(t *testing.T, entries ...tar.Header) v1.Layer {
 	w := tar.NewWriter(&out)
 	for _, h := range entries {
 		content := ""
+		if h.Size > 0 { // only the beginning of it
+			h.Mode = 0o644
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+			return static.NewLayer(out.Bytes(), types.OCIUncompressedLayer)
+		}
 		if h.Typeflag == tar.TypeReg {
 			content = "content of " + h.Name
 			h.Size = int64(len(content))
@@ -119,7 +126,7 @@ func unpack(t *testing.T, layers ...v1.Layer) (string, error) {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "root")
-	return to, i.Unpack(to)
+	return to, i.Unpack(t.Context(), to)
 }
 
 func TestLayersLieOverEachOther(t *testing.T) {
@@ -194,6 +201,43 @@ func TestNothingLeavesTheDirectory(t *testing.T) {
 	}
 }
 
+// TestHostileLayersAreRefused has layers that no image needs, each refused with what is wrong.
+func TestHostileLayersAreRefused(t *testing.T) {
+	huge := tar.Header{Name: "big", Typeflag: tar.TypeReg, Size: 9 << 30}
+	var deep strings.Builder
+	for range 3000 {
+		deep.WriteString("d/")
+	}
+	for _, tc := range []struct {
+		name, want string
+		layer      v1.Layer
+	}{
+		{"a path upwards", "leads out", layer(t, reg("../escaped"))},
+		{"a path upwards from a directory", "leads out", layer(t, reg("a/../../escaped"))},
+		{"a hard link upwards", "leads out", layer(t, hard("passwd", "../../etc/passwd"))},
+		{"a hard link to a file of the host", "is not in the image", layer(t, hard("passwd", "/etc/passwd"))},
+		{"a hard link through a link of the image", "hard link to", layer(t, sym("out", "../../../../../../etc"),
+			hard("passwd", "out/passwd"))},
+		{"a file through a link of the image", "escapes", layer(t, sym("out", "../../../../../../tmp"), reg("out/escaped"))},
+		{"a device", "is a device", layer(t, tar.Header{Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8})},
+		{"a terminal", "is a device", layer(t, tar.Header{Name: "tty", Typeflag: tar.TypeChar, Devmajor: 5})},
+		{"a pipe", "is a named pipe", layer(t, tar.Header{Name: "pipe", Typeflag: tar.TypeFifo})},
+		{"a file that is too large", "more than 8589934592 bytes", layer(t, huge)},
+		{"a name that is too long", "a name of more than 4096 bytes", layer(t, reg(deep.String()+"f"))},
+		{"a mark that hides all", "hides nothing", layer(t, reg(".wh.."))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root, err := unpack(t, tc.layer)
+			if !errors.Is(err, image.ErrBroken) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Unpack = %v, want %q", err, tc.want)
+			}
+			if _, err := os.Lstat(root); err == nil {
+				t.Error("a part of it counts as unpacked")
+			}
+		})
+	}
+}
+
 func TestAChangedBlobIsNotTaken(t *testing.T) {
 	images := t.TempDir()
 	img := write(t, images, "x", "", layer(t, reg("a")))
@@ -219,7 +263,7 @@ func TestAChangedBlobIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "root")
-	if err := i.Unpack(to); !errors.Is(err, image.ErrBroken) {
+	if err := i.Unpack(t.Context(), to); !errors.Is(err, image.ErrBroken) {
 		t.Errorf("Unpack = %v, want ErrBroken", err)
 	}
 	if _, err := os.Stat(to); err == nil {

@@ -61,7 +61,7 @@ func FuzzLayout(f *testing.F) {
 		if err := os.Mkdir(work, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if i.Unpack(filepath.Join(work, "root")) == nil {
+		if i.Unpack(t.Context(), filepath.Join(work, "root")) == nil {
 			_ = filepath.WalkDir(filepath.Join(work, "root"), func(path string, d os.DirEntry, err error) error {
 				if err != nil {
 					return err

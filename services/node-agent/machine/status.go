@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/version"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -61,12 +62,16 @@ func host() map[string]string {
 	return out
 }
 
-// Labels returns the labels that an agent may set.
-func Labels(node string) map[string]string {
-	return map[string]string{
+// Labels returns the labels that an agent sets; shares says that pods have the address of the machine.
+func Labels(node string, shares bool) map[string]string {
+	out := map[string]string{
 		"kubernetes.io/hostname": node, "kubernetes.io/os": runtime.GOOS,
 		"kubernetes.io/arch": runtime.GOARCH,
 	}
+	if shares {
+		out[placement.PodAddressLabel] = placement.NodeAddress
+	}
+	return out
 }
 
 func osImage() string {

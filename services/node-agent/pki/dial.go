@@ -18,7 +18,7 @@ import (
 // Dial returns the agent's connection to the cluster, which follows the files of the store. It connects with the first
 // call.
 func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
-	endpoints, err := s.endpoints()
+	endpoints, err := s.Endpoints()
 	if err != nil {
 		return nil, err
 	}

@@ -133,7 +133,7 @@ func (s *Store) renew(ctx context.Context, conn *gateway.Conn, name string, log 
 	if err := s.save(resp, log); err != nil {
 		return err
 	}
-	endpoints, err := s.endpoints()
+	endpoints, err := s.Endpoints()
 	if err != nil {
 		return err
 	}

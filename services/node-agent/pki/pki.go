@@ -65,9 +65,9 @@ func (s *Store) Node() (Node, error) {
 	return n, nil
 }
 
-// endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from
+// Endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from
 // agent to agent. Those of the bootstrap file come last: a list that turns out to be wrong is replaced through them.
-func (s *Store) endpoints() ([]string, error) {
+func (s *Store) Endpoints() ([]string, error) {
 	n, err := s.Node()
 	if err != nil {
 		return nil, err

@@ -20,12 +20,12 @@ func TestNodesAreSpreadOverTheGateways(t *testing.T) {
 		if err := s.save(&machinev1.JoinResponse{NodeName: fmt.Sprintf("worker-%d", i), Gateways: list}, log); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.endpoints()
+		got, err := s.Endpoints()
 		if err != nil {
 			t.Fatal(err)
 		}
 		first[got[0]]++
-		again, err := s.endpoints()
+		again, err := s.Endpoints()
 		if err != nil || !slices.Equal(again, got) {
 			t.Fatalf("%q, then %q, %v", got, again, err)
 		}
@@ -52,7 +52,7 @@ func TestGatewaysThatCannotBeUsedAreIgnored(t *testing.T) {
 		if err := s.save(&machinev1.JoinResponse{NodeName: "a", Gateways: given}, log); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.endpoints()
+		got, err := s.Endpoints()
 		if err != nil {
 			t.Fatal(err)
 		}

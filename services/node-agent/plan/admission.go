@@ -24,9 +24,10 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 	}
 	var used placement.Resources
 	var taken []placement.HostPort
+	labels := node.GetMetadata().GetLabels()
 	for _, o := range others {
 		used.Add(placement.RequestsOf(o.GetSpec()))
-		taken = append(taken, placement.HostPorts(o.GetSpec())...)
+		taken = append(taken, placement.PortsOn(labels, o.GetSpec())...)
 	}
 	wanted := placement.RequestsOf(spec)
 	for _, r := range []struct {
@@ -55,7 +56,7 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 				used.Scalar[name], has.Scalar[name]))
 		}
 	}
-	if clash, ok := placement.FirstClash(placement.HostPorts(spec), taken); ok {
+	if clash, ok := placement.FirstClash(placement.PortsOn(labels, spec), taken); ok {
 		return refusal("HostPort", fmt.Sprintf("port %s of the node is taken", clash))
 	}
 	return Verdict{}
@@ -73,6 +74,9 @@ func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
 	} {
 		for i, c := range list.of {
 			for _, name := range slices.Sorted(maps.Keys(c.GetResources().GetLimits())) {
+				if name == EphemeralStorage {
+					continue // that is measured
+				}
 				paths = append(paths, fmt.Sprintf("spec.%s[%d].resources.limits['%s']", list.name, i, name))
 			}
 		}

@@ -77,9 +77,9 @@ func lookup(env []string, name string) (string, bool) {
 
 // Environment returns the environment of a container: base first, then what the container says. The error names a field
 // of the pod that does not exist, or wraps ErrMissing.
-func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address string, base []string, objects Objects) (
-	[]string, error,
-) {
+func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, host, address string, base []string,
+	objects Objects,
+) ([]string, error) {
 	env := slices.Clone(base)
 	from, err := imported(c, objects)
 	if err != nil {
@@ -90,7 +90,7 @@ func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address strin
 		f := e.GetValueFrom()
 		switch {
 		case f.GetFieldRef() != nil:
-			v, err := field(pod, address, f.GetFieldRef().GetFieldPath())
+			v, err := field(pod, host, address, f.GetFieldRef().GetFieldPath())
 			if err != nil {
 				return nil, fmt.Errorf("variable %q: %w", e.GetName(), err)
 			}
@@ -112,7 +112,7 @@ func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address strin
 }
 
 // field returns a field of a pod by its path.
-func field(pod *schedulingv1.Pod, address, path string) (string, error) {
+func field(pod *schedulingv1.Pod, host, address, path string) (string, error) {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
 	for prefix, of := range map[string]map[string]string{
 		"metadata.labels['":      m.GetLabels(),
@@ -133,8 +133,10 @@ func field(pod *schedulingv1.Pod, address, path string) (string, error) {
 		return spec.GetNodeName(), nil
 	case "spec.serviceAccountName":
 		return spec.GetServiceAccountName(), nil
-	case "status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs":
+	case "status.podIP", "status.podIPs":
 		return address, nil
+	case "status.hostIP", "status.hostIPs":
+		return host, nil
 	}
 	return "", fmt.Errorf("a pod has no field %q that a variable can have", path)
 }

@@ -15,10 +15,11 @@ import (
 // ErrMissing means that a config map or a secret, or a key of it, does not exist that a container needs.
 var ErrMissing = errors.New("missing")
 
-// Objects are the config maps and secrets of a pod that exist, by name.
+// Objects are the config maps and secrets of a pod that exist, by name, and its tokens.
 type Objects struct {
 	ConfigMaps map[string]*schedulingv1.ConfigMap
 	Secrets    map[string]*schedulingv1.Secret
+	Tokens     map[podconfig.Token]string
 }
 
 // NewObjects returns the objects of a response.
@@ -159,6 +160,11 @@ func addSource(out map[string]File, pod *schedulingv1.Pod, mode uint32, s podcon
 			var text string
 			text, err = f.Resource.Text(pod.GetSpec(), nil)
 			file.Data = []byte(text)
+		case f.Token != nil:
+			file.Data = []byte(objects.Tokens[*f.Token])
+			if len(file.Data) == 0 {
+				err = fmt.Errorf("%w: the token of the service account for audience %q", ErrMissing, f.Token.Audience)
+			}
 		default:
 			file.Data, err = podField(pod, f.Field)
 		}
@@ -181,7 +187,7 @@ func podField(pod *schedulingv1.Pod, path string) ([]byte, error) {
 	case "metadata.annotations":
 		return lines(m.GetAnnotations()), nil
 	}
-	v, err := field(pod, "", path)
+	v, err := field(pod, "", "", path)
 	return []byte(v), err
 }
 

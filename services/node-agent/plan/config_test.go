@@ -65,7 +65,7 @@ func TestVariablesOfObjects(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			pod := decodePod(t, `{"containers": [`+c.container+`]}`)
-			got, err := plan.Environment(pod, pod.GetSpec().GetContainers()[0], "", nil, configObjects())
+			got, err := plan.Environment(pod, pod.GetSpec().GetContainers()[0], "", "", nil, configObjects())
 			if c.missing != "" {
 				if !errors.Is(err, plan.ErrMissing) || !strings.Contains(err.Error(), c.missing) {
 					t.Errorf("error is %v, want %s", err, c.missing)
@@ -78,7 +78,7 @@ func TestVariablesOfObjects(t *testing.T) {
 		})
 	}
 	pod := decodePod(t, `{"containers": [{"name": "a", "envFrom": [{"configMapRef": {"name": "c"}}]}]}`)
-	if _, err := plan.Environment(pod, pod.GetSpec().GetContainers()[0], "", nil, configObjects()); err == nil ||
+	if _, err := plan.Environment(pod, pod.GetSpec().GetContainers()[0], "", "", nil, configObjects()); err == nil ||
 		!strings.Contains(err.Error(), `"zero"`) {
 		t.Errorf("a variable with a zero byte: %v", err)
 	}

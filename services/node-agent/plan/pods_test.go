@@ -44,7 +44,7 @@ func runs() plan.ContainerView {
 func ended(code, times int) plan.ContainerView {
 	return plan.ContainerView{
 		Starts: times, Since: noon.Add(-time.Minute), PID: 7, Crashes: times,
-		Exit: &plan.Exit{Code: code, Started: noon.Add(-time.Minute), Finished: noon, PID: 7},
+		Exit: &plan.Exit{Code: code, Started: noon.Add(-time.Minute), Finished: noon, PID: 7}, Ended: noon,
 	}
 }
 
@@ -186,7 +186,8 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 				tc.policy = "Always"
 			}
 			v := plan.PodView{
-				Now: noon, Pod: podOf(tc.policy, len(tc.inits), len(tc.containers)), Address: "127.0.0.1",
+				Now: noon, Pod: podOf(tc.policy, len(tc.inits), len(tc.containers)), HostAddress: "127.0.0.1",
+				Address: "127.240.0.7",
 				Started: noon.Add(-time.Minute),
 				Verdict: tc.verdict, Decided: noon.Add(-tc.decided), Init: tc.inits, Containers: tc.containers,
 			}
@@ -288,10 +289,11 @@ func TestACrashLoop(t *testing.T) {
 			continue
 		}
 		if c.Exit != nil {
-			pauses = append(pauses, now.Sub(c.Exit.Finished))
+			pauses = append(pauses, now.Sub(c.Ended))
 		}
 		c.Starts, c.Since, c.Crashes = c.Starts+1, now, plan.Crashes(c.Crashes, 0)
-		c.Exit = &plan.Exit{Code: 1, Started: now, Finished: now}
+		// the wall clock was set back by an hour since, which delays nothing
+		c.Exit, c.Ended = &plan.Exit{Code: 1, Started: now.Add(time.Hour), Finished: now.Add(time.Hour)}, now
 	}
 	s := time.Second
 	if want := []time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s, 300 * s}; !slices.Equal(
@@ -466,45 +468,20 @@ func TestCommandsAndEnvironments(t *testing.T) {
 	pod.Spec.NodeName = "n"
 	c := &schedulingv1.Container{Env: []*schedulingv1.EnvVar{
 		from("NODE", "spec.nodeName"), from("APP", "metadata.labels['app']"), from("IP", "status.podIP"),
+		from("HOST", "status.hostIP"),
 		{Name: "ALL", Value: new("$(BASE) $(NODE) $(LATER)")},
 		{Name: "LATER", Value: new("x")},
 	}}
-	got, err := plan.Environment(pod, c, "1.2.3.4", []string{"BASE=b"}, plan.Objects{})
-	if want := []string{"BASE=b", "NODE=n", "APP=web", "IP=1.2.3.4", "ALL=b n $(LATER)", "LATER=x"}; err != nil ||
+	got, err := plan.Environment(pod, c, "1.2.3.5", "1.2.3.4", []string{"BASE=b"}, plan.Objects{})
+	if want := []string{
+		"BASE=b", "NODE=n", "APP=web", "IP=1.2.3.4", "HOST=1.2.3.5", "ALL=b n $(LATER)",
+		"LATER=x",
+	}; err != nil ||
 		!slices.Equal(got, want) {
 		t.Errorf("environment %v, %v, want %v", got, err, want)
 	}
 	if _, err := plan.Environment(pod, &schedulingv1.Container{Env: []*schedulingv1.EnvVar{from("X", "spec.nothing")}}, "",
-		nil, plan.Objects{}); err == nil {
+		"", nil, plan.Objects{}); err == nil {
 		t.Error("a field that is not there is no error")
-	}
-}
-
-func TestPressure(t *testing.T) {
-	const mi = 1 << 20
-	for _, tc := range []struct {
-		name         string
-		usage        plan.Usage
-		memory, disk string
-	}{
-		{"nothing is known", plan.Usage{Memory: 1 << 40, Disk: 1 << 40}, "False", "False"},
-		{
-			"enough is left",
-			plan.Usage{Memory: 900 * mi, MemoryCapacity: 1000 * mi, Disk: 85 * mi, DiskCapacity: 100 * mi},
-			"False", "False",
-		},
-		{
-			"too little is left",
-			plan.Usage{Memory: 901 * mi, MemoryCapacity: 1000 * mi, Disk: 86 * mi, DiskCapacity: 100 * mi},
-			"True", "True",
-		},
-		{"a tiny machine is empty", plan.Usage{MemoryCapacity: 50 * mi}, "False", "False"},
-		{"a tiny machine is more than half full", plan.Usage{Memory: 26 * mi, MemoryCapacity: 50 * mi}, "True", "False"},
-	} {
-		got := plan.Pressure(tc.usage)
-		if got[0].GetStatus() != tc.memory || got[1].GetStatus() != tc.disk || got[0].GetType() != "MemoryPressure" ||
-			got[1].GetType() != "DiskPressure" {
-			t.Errorf("%s: %v", tc.name, got)
-		}
 	}
 }

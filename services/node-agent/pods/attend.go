@@ -13,14 +13,67 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
-// maxRequests bounds the logs and commands that are served concurrently.
-const maxRequests = 32
+// Bounds of what is answered at a time. Each sort has its own, so that none locks out another.
+const (
+	maxFollowers = 32
+	maxLogs      = 32
+	maxCommands  = 32
+	maxMetrics   = 8
+	maxRefusals  = 64 // further requests get no answer
+)
+
+// errExhausted means that as much of a sort is answered as can be at a time.
+var errExhausted = errors.New("try again when one has ended")
+
+// sort is a sort of requests. Its channel has as many tokens as are answered now.
+type sort struct {
+	what  string // several of them do
+	taken chan struct{}
+}
+
+// sorts are the sorts of requests of one agent.
+type sorts struct{ follow, log, exec, metrics, refuse sort }
+
+func newSorts() sorts {
+	return sorts{
+		follow: sort{"logs are followed", make(chan struct{}, maxFollowers)},
+		log:    sort{"logs are read", make(chan struct{}, maxLogs)},
+		exec:   sort{"commands run", make(chan struct{}, maxCommands)},
+		// Of others the relay asks one at a time.
+		metrics: sort{"other requests are answered", make(chan struct{}, maxMetrics)},
+		refuse:  sort{"requests are refused", make(chan struct{}, maxRefusals)},
+	}
+}
+
+func (s sorts) of(r *schedulingv1.AttendResponse) sort {
+	switch {
+	case r.GetExec() != nil:
+		return s.exec
+	case r.GetLog().GetFollow():
+		return s.follow
+	case r.GetLog() != nil:
+		return s.log
+	}
+	return s.metrics
+}
+
+// take reports whether one more request can be answered; then give it back.
+func (s sort) take() bool {
+	select {
+	case s.taken <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s sort) give() { <-s.taken }
 
 // attend answers people who want to see logs or run commands, until ctx ends.
 func (s *Pods) attend(ctx context.Context) error {
 	var requests sync.WaitGroup
 	defer requests.Wait()
-	free := make(chan struct{}, maxRequests)
+	sorts := newSorts()
 	return stream.Again(ctx, s.cfg.Log, "attendance of pods", nil, func(ctx context.Context) error {
 		session, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -36,14 +89,17 @@ func (s *Pods) attend(ctx context.Context) error {
 			if request.GetId() == "" {
 				continue
 			}
-			select {
-			case free <- struct{}{}:
-			case <-ctx.Done():
-				return ctx.Err()
+			of, refused := sorts.of(request), error(nil)
+			if !of.take() {
+				refused = fmt.Errorf("%d %s on node %q, as many as it allows at a time: %w", cap(of.taken), of.what, s.cfg.Node,
+					errExhausted)
+				if of = sorts.refuse; !of.take() {
+					continue
+				}
 			}
 			requests.Go(func() { // what is under way outlives the stream that asked for it
-				defer func() { <-free }()
-				if err := s.answer(ctx, request); err != nil && ctx.Err() == nil {
+				defer of.give()
+				if err := s.answer(ctx, request, refused); err != nil && ctx.Err() == nil {
 					s.cfg.Log.DebugContext(ctx, "request failed", "pod", request.GetName(), "error", err)
 				}
 			})
@@ -65,8 +121,8 @@ func (d *delivery) send(r *schedulingv1.DeliverRequest) error {
 	return d.stream.Send(r)
 }
 
-// answer answers one request.
-func (s *Pods) answer(ctx context.Context, request *schedulingv1.AttendResponse) error {
+// answer answers one request, or says why it is refused.
+func (s *Pods) answer(ctx context.Context, request *schedulingv1.AttendResponse, refused error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, err := s.agents.Deliver(ctx)
@@ -79,6 +135,8 @@ func (s *Pods) answer(ctx context.Context, request *schedulingv1.AttendResponse)
 	}
 	last := &schedulingv1.DeliverRequest{}
 	switch {
+	case refused != nil:
+		err, last.Exhausted = refused, true
 	case request.GetLog() != nil:
 		d.listen(nil, cancel)
 		err = s.readLog(ctx, request.GetUid(), request.GetLog(), func(b []byte) error {
@@ -89,6 +147,8 @@ func (s *Pods) answer(ctx context.Context, request *schedulingv1.AttendResponse)
 		if code, err = s.exec(ctx, cancel, request.GetUid(), request.GetExec(), d); err == nil {
 			last.ExitCode = &code
 		}
+	case request.GetMetrics():
+		err = s.sendMetrics(d)
 	default:
 		err = errors.New("unknown request type")
 	}
@@ -124,6 +184,11 @@ func (d *delivery) finish(ctx context.Context, last *schedulingv1.DeliverRequest
 // listen writes to w, unless it is nil, what comes for a command, and calls enough when the other side has ended the
 // stream. It is called once.
 func (d *delivery) listen(w io.WriteCloser, enough func()) {
+	d.listenTo(w, func(*schedulingv1.TerminalSize) {}, enough)
+}
+
+// listenTo is listen for a command with a terminal, whose size resize changes.
+func (d *delivery) listenTo(w io.WriteCloser, resize func(*schedulingv1.TerminalSize), enough func()) {
 	d.ended = make(chan struct{})
 	go func() {
 		defer close(d.ended)
@@ -131,6 +196,9 @@ func (d *delivery) listen(w io.WriteCloser, enough func()) {
 		open := w != nil
 		for {
 			r, err := d.stream.Recv()
+			if r.GetTerminalSize() != nil {
+				resize(r.GetTerminalSize())
+			}
 			if open && len(r.GetStdin()) > 0 {
 				_, failed := w.Write(r.GetStdin())
 				open = failed == nil // else the command does not read any more

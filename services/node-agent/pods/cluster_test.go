@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -28,10 +29,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/logger"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +48,17 @@ func TestMain(m *testing.M) {
 		err := hellopod.Run(ctx, os.Args[2:], os.Stderr)
 		stop()
 		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "container-logger" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := logger.Run(ctx, os.Args[2:], os.Stderr)
+		stop()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -76,6 +91,12 @@ type cluster struct {
 	configMaps    []*schedulingv1.ConfigMap
 	secrets       []*schedulingv1.Secret
 
+	tokenLife time.Duration // 0: the scheduler knows no tokens
+	tokenErr  error
+	tokens    int // given out
+	signer    identity.Files
+	authority *identity.Authority // of the signer
+
 	schedulingv1.UnimplementedPodAgentServiceServer
 	t       *testing.T
 	address string
@@ -90,8 +111,13 @@ type cluster struct {
 	resolved int               // calls
 	stores   map[string]string // by pod: the ID that its volumes were asked for with
 	reports  int
+	history  []*schedulingv1.PodStatus
+	events   map[string][]*schedulingv1.PodEvent // by pod
 	gone     []string
 	requests chan *schedulingv1.AttendResponse
+	attended int                      // streams that wait for requests
+	hangs    chan struct{}            // closed to end all deliveries
+	hung     map[string]chan struct{} // what hangs was when a request was made
 	answers  map[string]chan *schedulingv1.DeliverRequest
 	input    map[string]chan *schedulingv1.DeliverResponse
 }
@@ -102,7 +128,8 @@ func newCluster(t *testing.T) *cluster {
 		t: t, pods: map[string]*schedulingv1.Pod{}, watchers: map[chan *schedulingv1.WatchPodsResponse]struct{}{},
 		requests: make(chan *schedulingv1.AttendResponse), answers: map[string]chan *schedulingv1.DeliverRequest{},
 		input: map[string]chan *schedulingv1.DeliverResponse{}, volumes: map[string]*schedulingv1.PersistentVolume{},
-		leaving: make(chan *schedulingv1.PersistentVolume, 10), stores: map[string]string{},
+		leaving: make(chan *schedulingv1.PersistentVolume, 10), stores: map[string]string{}, hangs: make(chan struct{}),
+		hung: map[string]chan struct{}{},
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -113,6 +140,7 @@ func newCluster(t *testing.T) *cluster {
 	schedulingv1.RegisterPodAgentServiceServer(c.server, c)
 	go func() { _ = c.server.Serve(l) }()
 	t.Cleanup(c.server.Stop)
+	c.rotate()
 	return c
 }
 
@@ -167,6 +195,11 @@ func (c *cluster) ReportPod(_ context.Context, r *schedulingv1.ReportPodRequest)
 	}
 	c.reports++
 	p.Status = r.GetStatus()
+	c.history = append(c.history, r.GetStatus())
+	if c.events == nil {
+		c.events = map[string][]*schedulingv1.PodEvent{}
+	}
+	c.events[r.GetName()] = append(c.events[r.GetName()], r.GetEvents()...)
 	c.changed("MODIFIED", p)
 	return proto.CloneOf(p), nil
 }
@@ -245,6 +278,8 @@ func (c *cluster) ConfirmVolumeGone(_ context.Context, r *schedulingv1.ConfirmVo
 func (c *cluster) Attend(_ *schedulingv1.AttendRequest,
 	s grpc.ServerStreamingServer[schedulingv1.AttendResponse],
 ) error {
+	c.attend(1)
+	defer c.attend(-1)
 	for {
 		select {
 		case w := <-c.requests:
@@ -257,15 +292,46 @@ func (c *cluster) Attend(_ *schedulingv1.AttendRequest,
 	}
 }
 
+func (c *cluster) attend(change int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attended += change
+}
+
+// unattended waits until the stream of an agent that was stopped takes no more requests.
+func (c *cluster) unattended() {
+	c.t.Helper()
+	eventually(c.t, "no agent attends", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.attended == 0
+	})
+}
+
 func (c *cluster) Deliver(s grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) error {
 	first, err := s.Recv()
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	out, in := c.answers[first.GetId()], c.input[first.GetId()]
+	out, in, hangs := c.answers[first.GetId()], c.input[first.GetId()], c.hung[first.GetId()]
 	c.mu.Unlock()
 	defer close(out)
+	received := make(chan *schedulingv1.DeliverRequest)
+	go func() {
+		defer close(received)
+		for {
+			r, err := s.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case received <- r:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
 	go func() {
 		for {
 			select {
@@ -277,12 +343,24 @@ func (c *cluster) Deliver(s grpc.BidiStreamingServer[schedulingv1.DeliverRequest
 		}
 	}()
 	for {
-		r, err := s.Recv()
-		if err != nil {
+		select {
+		case r, ok := <-received:
+			if !ok {
+				return nil
+			}
+			out <- r
+		case <-hangs:
 			return nil
 		}
-		out <- r
 	}
+}
+
+// hangUp ends all deliveries, as when their callers go.
+func (c *cluster) hangUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.hangs)
+	c.hangs = make(chan struct{})
 }
 
 // request sends a request and returns what is delivered.
@@ -293,7 +371,7 @@ func (c *cluster) request(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.
 	out, in := make(chan *schedulingv1.DeliverRequest, 1000), make(chan *schedulingv1.DeliverResponse, 10)
 	c.mu.Lock()
 	w.Id, w.Uid, w.Namespace = w.GetName()+time.Now().String(), "uid-"+w.GetName(), "default"
-	c.answers[w.GetId()], c.input[w.GetId()] = out, in
+	c.answers[w.GetId()], c.input[w.GetId()], c.hung[w.GetId()] = out, in, c.hangs
 	c.mu.Unlock()
 	select {
 	case c.requests <- w:
@@ -330,6 +408,15 @@ func (c *cluster) log(name string, r *schedulingv1.GetPodLogRequest) string {
 		return "error: " + last.GetError()
 	}
 	return text
+}
+
+// said reports whether an event of a pod has a reason and contains a text.
+func (c *cluster) said(name, reason, text string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.events[name], func(e *schedulingv1.PodEvent) bool {
+		return e.GetReason() == reason && strings.Contains(e.GetMessage(), text)
+	})
 }
 
 // sh returns a pod that runs a script.
@@ -428,6 +515,10 @@ type machine struct {
 	node    *nodev1.Node
 	memory  int64
 	bare    bool // without control groups
+	// of the pods; the zero value: they have the machine's
+	addresses loopback.Addresses
+	// patience with registries; 0 is the default
+	patience time.Duration
 
 	mu sync.Mutex
 }
@@ -452,6 +543,7 @@ func newMachine(t *testing.T, c *cluster) *machine {
 			t.Error(err)
 		}
 	})
+	m.trust(c.authority)
 	return m
 }
 
@@ -486,10 +578,20 @@ func (m *machine) start() agent {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	images, err := image.NewLibrary(image.LibraryConfig{
+		Dir: m.path("unpacked"), Layouts: []string{m.path("images")}, Settings: []string{m.path("images/registries.yaml")},
+		Patience: m.patience, Log: log,
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	s, err := New(Config{
 		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
-		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
-		Users: users(),
+		Images: images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),
+		Addresses: m.addresses,
+		Users:     users(), Authority: m.path("ca.crt"),
+		Gateways: func() ([]string, error) { return []string{"127.0.0.1:6443", "127.0.0.2:6443"}, nil },
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -514,24 +616,27 @@ func (m *machine) start() agent {
 			m.t.Error(err)
 		}
 	}()
-	stop := sync.OnceFunc(func() {
+	leave := func() {
 		cancelPods()
 		<-ended
+		m.cluster.unattended()
+	}
+	stop := sync.OnceFunc(func() {
+		leave()
 		cancel()
 		group.Wait()
 		_ = conn.Close()
 	})
 	m.t.Cleanup(stop)
 	return agent{s, stop, func(patience time.Duration) {
-		cancelPods()
-		<-ended
+		leave()
 		if err := s.Halt(context.Background(), patience); err != nil {
 			m.t.Error(err)
 		}
 	}}
 }
 
-// processes returns the pids of what runs, by the name of the process.
+// processes returns the pids of the containers that run, by the name of the process.
 func (m *machine) processes() map[string]int {
 	m.t.Helper()
 	list, err := process.Running(m.path("run"))
@@ -540,6 +645,9 @@ func (m *machine) processes() map[string]int {
 	}
 	out := map[string]int{}
 	for _, f := range list {
+		if f.Name == loggerProcess {
+			continue
+		}
 		out[strings.TrimPrefix(f.Name, "pod.uid-")] = f.PID
 	}
 	return out

@@ -94,10 +94,12 @@ func (s *Pods) loadConfig(ctx context.Context, pod *schedulingv1.Pod) error {
 func (s *Pods) objectsOf(uid string) plan.Objects {
 	s.configs.mu.Lock()
 	defer s.configs.mu.Unlock()
+	var out plan.Objects
 	if k := s.configs.known[uid]; k != nil {
-		return k.objects
+		out = k.objects
 	}
-	return plan.Objects{}
+	out.Tokens, _ = s.accounts.texts(uid)
+	return out
 }
 
 // missing has a container wait for an object if that is what err says.
@@ -215,13 +217,14 @@ func writeState(dir string, files map[string]plan.File, user *process.User) erro
 		if err := os.WriteFile(at, f.Data, 0o600); err != nil {
 			return err
 		}
+		// An agent that may not ignore owners, as in a container, changes the mode of its own file only.
+		if err := os.Chmod(at, fs.FileMode(f.Mode)); err != nil {
+			return err
+		}
 		if user != nil {
 			if err := os.Chown(at, int(user.UID), os.Getegid()); err != nil {
 				return err
 			}
-		}
-		if err := os.Chmod(at, fs.FileMode(f.Mode)); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -286,6 +289,7 @@ func (s *Pods) followConfig(ctx context.Context) error {
 			}
 		}
 		s.mu.Unlock()
+		s.refreshAccounts(ctx, live, user)
 		for uid, pod := range live {
 			if err := s.refreshConfig(ctx, pod, user[uid]); err != nil && ctx.Err() == nil {
 				s.cfg.Log.WarnContext(ctx, "volumes of a pod are not up to date", "pod", pod.GetMetadata().GetName(),
@@ -293,6 +297,7 @@ func (s *Pods) followConfig(ctx context.Context) error {
 			}
 		}
 		s.forgetConfig(live)
+		s.accounts.forget(live)
 	}
 }
 
@@ -321,12 +326,14 @@ func (s *Pods) refreshConfig(ctx context.Context, pod *schedulingv1.Pod, user *p
 	defer s.configs.mu.Unlock()
 	var objects plan.Objects
 	k, state := s.configs.known[m.GetUid()], ""
+	tokens, version := s.accounts.texts(m.GetUid())
 	if k != nil {
-		if state = k.version + "/" + m.GetResourceVersion(); k.written == state {
+		if state = k.version + "/" + m.GetResourceVersion() + "/" + version; k.written == state {
 			return nil
 		}
 		objects = k.objects
 	}
+	objects.Tokens = tokens
 	var errs []error
 	for _, v := range pod.GetSpec().GetVolumes() {
 		volume, ok, faults := podconfig.VolumeOf(v)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
@@ -58,8 +59,9 @@ func (l launch) spec(name, dir string, start int) process.Spec {
 		command = append([]string{shell, "-c", shim, shell}, command...)
 	}
 	return process.Spec{
-		Name: name, Path: command[0], Args: command[1:], Env: l.env, Dir: l.dir, LogFile: filepath.Join(dir, logFile),
+		Name: name, Path: command[0], Args: command[1:], Env: l.env, Dir: l.dir,
 		Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user, Files: files,
+		Wrapper: shelled,
 	}
 }
 
@@ -70,32 +72,25 @@ func nameOf(c *container) string {
 	return name
 }
 
-// prepare makes everything ready for a container to start in dir.
-func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (
-	launch,
-	error,
-) {
+// prepare makes everything ready for a container to start in dir, whose root has the files of its image. img is nil for
+// one without.
+func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User,
+	img *image.Cached,
+) (launch, error) {
 	l := launch{dir: filepath.Join(dir, "work"), user: user}
 	if err := makeOwn(dir, "work", user); err != nil {
-		return l, err
-	}
-	img, err := s.imageOf(c)
-	if err != nil {
 		return l, err
 	}
 	base := []string{"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath)}
 	var entrypoint, cmd []string
 	switch {
 	case img != nil:
-		l.imageID, l.root = img.Digest, filepath.Join(dir, "root")
-		if err := s.unpackOnce(img, l.root, user); err != nil {
-			return l, err
-		}
-		base = append([]string{"PATH=" + defaultPath}, img.Env...)
-		entrypoint, cmd = img.Entrypoint, img.Cmd
-		l.dir = filepath.Join(l.root, filepath.FromSlash(path.Clean("/"+img.WorkingDir)))
+		l.imageID, l.root = img.Digest, rootOf(dir)
+		base = append([]string{"PATH=" + defaultPath}, img.Config.Env...)
+		entrypoint, cmd = img.Config.Entrypoint, img.Config.Cmd
+		l.dir = filepath.Join(l.root, filepath.FromSlash(path.Clean("/"+img.Config.WorkingDir)))
 	case s.plays(c):
-		entrypoint, l.ships = s.hello(c), true
+		entrypoint, l.ships = s.hello(c, p.record.Address), true
 	}
 	volumes, err := s.volumes(p, pod, c, l)
 	if err != nil {
@@ -105,7 +100,8 @@ func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		return l, err
 	}
 	base = append(base, "HOME="+l.dir, "HOSTNAME="+cmp.Or(pod.GetSpec().GetHostname(), pod.GetMetadata().GetName()))
-	if l.env, err = plan.Environment(pod, c, s.cfg.Address, append(base, volumes...), s.objectsOf(p.uid)); err != nil {
+	if l.env, err = plan.Environment(pod, c, s.cfg.Address, p.record.Address, append(base, volumes...),
+		s.objectsOf(p.uid)); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
 	if l.command, err = plan.Command(c, entrypoint, cmd, l.env); err != nil {
@@ -115,57 +111,28 @@ func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 	return l, err
 }
 
-// imageOf returns the image of a container; nil if it runs without one: as a program that the agent ships, or by its
-// command alone.
-func (s *Pods) imageOf(c *schedulingv1.Container) (*image.Image, error) {
-	if c.GetImage() == "" {
-		return nil, nil
-	}
-	img, err := s.cfg.Images.Find(c.GetImage())
-	if errors.Is(err, image.ErrNotFound) && (len(c.GetCommand()) > 0 || s.plays(c)) {
-		return nil, nil
-	}
-	return img, err
-}
-
 // plays reports whether a container without command is a program that the agent ships.
 func (s *Pods) plays(c *schedulingv1.Container) bool {
 	return len(c.GetCommand()) == 0 && path.Base(image.Name(c.GetImage())) == helloImage && len(s.cfg.HelloCommand) > 0
 }
 
 // hello returns the command of the shipped program.
-func (s *Pods) hello(c *schedulingv1.Container) []string {
-	out := append(slices.Clone(s.cfg.HelloCommand), "--address", s.cfg.Address)
+func (s *Pods) hello(c *schedulingv1.Container, address string) []string {
+	out := append(slices.Clone(s.cfg.HelloCommand), "--address", address)
 	set := slices.ContainsFunc(c.GetEnv(), func(e *schedulingv1.EnvVar) bool { return e.GetName() == "PORT" })
-	if ports := c.GetPorts(); len(ports) > 0 && !set {
+	switch ports := c.GetPorts(); {
+	case len(ports) > 0 && !set:
 		out = append(out, "--port", strconv.Itoa(int(ports[0].GetContainerPort())))
+	case !set && address == s.cfg.Address: // others here may have the same port, which none of them has declared
+		out = append(out, "--any-port")
 	}
 	return out
 }
 
-// unpackOnce unpacks an image into root, unless that one is there already, and gives it to the user.
-func (s *Pods) unpackOnce(img *image.Image, root string, user *process.User) error {
-	mark := root + ".digest"
-	if is, err := os.ReadFile(mark); err == nil && string(is) == img.Digest+owner(user) {
-		return nil
-	}
-	// the mark first: it must not exist without the image
-	if err := errors.Join(os.RemoveAll(mark), s.removeAll(root)); err != nil {
-		return err
-	}
-	if err := img.Unpack(root); err != nil {
-		return err
-	}
-	if err := giveTree(root, user); err != nil {
-		return err
-	}
-	return os.WriteFile(mark, []byte(img.Digest+owner(user)), 0o600)
-}
-
 // volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an
-// image is unpacked, links to them are where the container expects them. Disks of clouds and networks are refused: a
-// container must not write beside the disk that it relies on. Other volumes than empty directories, paths of the host
-// and claims are left out. Of the host nothing is made for a pod with a user of its own: it gets what that user
+// image is unpacked, links to them are where the container expects them. Disks of clouds and networks, and every other
+// source that the node does not have, are refused: a container must not write beside the disk that it relies on. Of the
+// host nothing is made for a pod with a user of its own: it gets what that user
 // may reach.
 func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
@@ -181,7 +148,8 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		}
 		var dir string
 		switch v := pod.GetSpec().GetVolumes()[i]; {
-		case v.GetEmptyDir() != nil:
+		// One without a source is an empty directory, as in Kubernetes.
+		case v.GetEmptyDir() != nil, proto.Equal(v, &schedulingv1.Volume{Name: v.GetName()}):
 			at := filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes")
 			dir = filepath.Join(at, v.GetName(), sub)
 			if err := s.makeDir(at); err != nil {
@@ -214,7 +182,7 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 			if dir, ok, err = s.configVolume(pod, c, v, sub, l.user); err != nil {
 				return nil, err
 			} else if !ok {
-				continue
+				return nil, fmt.Errorf("%w: volume %q has a source that this node cannot mount", errConfig, v.GetName())
 			}
 		}
 		if err := link(l, m.GetMountPath(), dir); err != nil {
@@ -222,7 +190,11 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		}
 		env = append(env, plan.VolumeVariable(m.GetName())+"="+dir)
 	}
-	return env, nil
+	dir, account, err := s.accountVolume(pod, l.user)
+	if err != nil || dir == "" {
+		return env, err
+	}
+	return append(env, account...), link(l, accountPath, dir)
 }
 
 // link puts a link to dir at a path of an unpacked image.

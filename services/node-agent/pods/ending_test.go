@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// lives reports whether a process runs; a zombie does not.
-func lives(pid int) bool {
+// alive reports whether a process runs; a zombie does not.
+func alive(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(data), ") Z ")
 }
@@ -66,7 +66,7 @@ func (m *machine) awaitLess(pod string, pids []int) {
 		return errors.Is(err, os.ErrNotExist)
 	})
 	for _, pid := range pids {
-		if lives(pid) {
+		if alive(pid) {
 			cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			m.t.Errorf("process %d outlives its pod: %q", pid, strings.ReplaceAll(string(cmd), "\x00", " "))
 		}
@@ -122,7 +122,7 @@ func TestWhatAContainerLeavesEndsBeforeItStartsAgain(t *testing.T) {
 		c.await("a", "runs again", func(st *schedulingv1.PodStatus) bool {
 			return ready(st) && st.GetContainerStatuses()[0].GetRestartCount() == 1
 		})
-		if pid := m.written("a", 1)[0]; lives(pid) {
+		if pid := m.written("a", 1)[0]; alive(pid) {
 			t.Errorf("process %d of the first start still runs", pid)
 		}
 	})
@@ -134,7 +134,9 @@ func TestACommandEndsWithItsContainer(t *testing.T) {
 		c.add(sh("a", forever))
 		c.await("a", "is ready", ready)
 		out, _ := c.request(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
-			Command: []string{"sh", "-c", `trap "" TERM; setsid sleep 1000 & echo $! >>pids; echo $$ >>pids; while :; do sleep 0.05; done`},
+			Command: []string{
+				"sh", "-c", `trap "" TERM; setsid sleep 1000 & echo $! >>pids; echo $$ >>pids; while :; do sleep 0.05; done`,
+			},
 		}})
 		pids := m.written("a", 2)
 		c.remove("a", aLongTime)
@@ -161,11 +163,11 @@ func TestTheNextAgentEndsAll(t *testing.T) {
 		if err := os.WriteFile(m.path("pods/uid-ends/containers/main/work/go"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "one ended", func() bool { return !lives(ends[1]) })
+		eventually(t, "one ended", func() bool { return !alive(ends[1]) })
 		c.drop("goes")
 		m.run()
 		st := c.await("ends", "succeeded", phase("Succeeded"))
-		if lives(ends[0]) {
+		if alive(ends[0]) {
 			t.Errorf("process %d outlives its container: %v", ends[0], st)
 		}
 		m.awaitLess("goes", goes)
@@ -190,7 +192,7 @@ func TestAMachineThatIsErasedKeepsNoProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pid := range pids {
-			if lives(pid) {
+			if alive(pid) {
 				t.Errorf("process %d outlives its machine", pid)
 			}
 		}

@@ -1,16 +1,21 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/creack/pty"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/process"
 )
@@ -19,7 +24,7 @@ import (
 const execPatience = 2 * time.Second
 
 // exec runs a command in the directory and the environment of a running container, as its user, and returns its exit
-// code. It belongs to the container: it ends with it, or with the delivery.
+// code. It belongs to the container: it ends with it, or with the delivery, and then with all that it started.
 func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulingv1.ExecPodStart, d *delivery) (int32,
 	error,
 ) {
@@ -31,26 +36,23 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 		return 0, fmt.Errorf("container %q does not run", name)
 	case len(r.GetCommand()) == 0:
 		return 0, errors.New("no command is given")
-	case r.GetTty():
-		return 0, errors.New("a node has no terminals to give: run the command without one")
 	}
-	path, err := program(r.GetCommand()[0], c.Root, c.Spec.Dir, c.Spec.Env)
-	if err != nil && c.Root != "" { // a tool of the host, which is there for every user
-		path, err = program(r.GetCommand()[0], "", c.Spec.Dir, c.Spec.Env)
-	}
+	path, err := commandPath(c, r.GetCommand()[0])
 	if err != nil {
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, path, r.GetCommand()[1:]...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = c.Spec.Dir, slices.Clone(c.Spec.Env), execPatience
-	cmd.Cancel = func() error { return process.SignalGroup(cmd.Process, syscall.SIGKILL) }
-	cmd.Stdout, cmd.Stderr = output{d, false}, output{d, true}
-	var in io.WriteCloser
-	if r.GetStdin() {
-		if in, err = cmd.StdinPipe(); err != nil {
-			return 0, err
-		}
+	cmd.Cancel = func() error { return process.KillBeside(cmd) }
+	attach := attachStreams
+	if r.GetTty() {
+		attach = attachTerminal
 	}
+	begin, end, err := attach(cmd, r, d, c.Spec.User)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	err = s.cfg.Supervisor.StartBeside(c.Spec.Name, cmd, c.Spec.User)
 	if errors.Is(err, process.ErrNoProcess) {
 		return 0, fmt.Errorf("container %q does not run", name)
@@ -58,17 +60,139 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 	if err != nil {
 		return 0, err
 	}
-	d.listen(in, cancel)
+	begin(cancel)
+	err = cmd.Wait()
+	end()
+	return exitCode(err)
+}
+
+// exitCode returns the exit code of a command, as shells say it, by the error of its Wait.
+func exitCode(err error) (int32, error) {
 	var ended *exec.ExitError
-	if err := cmd.Wait(); errors.As(err, &ended) {
+	if errors.As(err, &ended) {
 		if ws, ok := ended.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 			return int32(signalBase + int(ws.Signal())), nil
 		}
 		return int32(ended.ExitCode()), nil
-	} else if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return 0, err
 	}
 	return 0, nil
+}
+
+// attachStreams connects a command to a delivery by pipes. begin is to be called when it runs, end when it has ended or
+// does not start.
+func attachStreams(cmd *exec.Cmd, r *schedulingv1.ExecPodStart, d *delivery, _ *process.User) (begin func(func()),
+	end func(), err error,
+) {
+	cmd.Stdout, cmd.Stderr = output{d, false}, output{d, true}
+	var in io.WriteCloser
+	if r.GetStdin() {
+		if in, err = cmd.StdinPipe(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return func(enough func()) { d.listen(in, enough) }, func() {}, nil
+}
+
+// attachTerminal is attachStreams with a terminal, which belongs to the user and controls the command's session.
+func attachTerminal(cmd *exec.Cmd, r *schedulingv1.ExecPodStart, d *delivery, user *process.User) (begin func(func()),
+	end func(), err error,
+) {
+	here, there, err := openTerminal()
+	if err != nil {
+		return nil, nil, fmt.Errorf("terminal: %w", err)
+	}
+	closing := sync.OnceFunc(func() { here.Close(); there.Close() })
+	if user != nil {
+		if err := there.Chown(int(user.UID), -1); err != nil {
+			closing()
+			return nil, nil, fmt.Errorf("terminal: %w", err)
+		}
+	}
+	resize := func(size *schedulingv1.TerminalSize) {
+		columns, rows := cmp.Or(size.GetColumns(), defaultColumns), cmp.Or(size.GetRows(), defaultRows)
+		conn, err := here.SyscallConn()
+		if err != nil {
+			return
+		}
+		_ = conn.Control(func(fd uintptr) { // the command has ended, maybe
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)})
+		})
+	}
+	resize(r.GetTerminalSize())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = there, there, there
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setctty: true}
+	copied := make(chan struct{})
+	begin = func(enough func()) {
+		there.Close()
+		go func() { // an error means that nothing has the terminal open any more
+			defer close(copied)
+			_, _ = io.CopyBuffer(output{d, false}, here, make([]byte, chunk))
+		}()
+		if r.GetStdin() {
+			d.listenTo(terminalInput{here}, resize, enough)
+		} else {
+			d.listenTo(nil, resize, enough)
+		}
+	}
+	end = sync.OnceFunc(func() {
+		if d.ended != nil {
+			timer := time.NewTimer(execPatience) // what the command left may have the terminal open
+			defer timer.Stop()
+			select {
+			case <-copied:
+			case <-timer.C:
+			}
+		}
+		closing()
+		if d.ended != nil {
+			<-copied // nothing is sent after the last message
+		}
+	})
+	return begin, end, nil
+}
+
+// openTerminal returns both ends of a new terminal. A read from the agent's end ends when that is closed, though
+// something has the other one open.
+func openTerminal() (here, there *os.File, err error) {
+	master, there, err := pty.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer master.Close()
+	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		there.Close()
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fd), master.Name()), there, nil
+}
+
+// Size of a terminal that the caller does not say.
+const defaultColumns, defaultRows = 80, 24
+
+// terminalInput writes what comes for a command to its terminal. The end of the input is what a user would type.
+type terminalInput struct{ *os.File }
+
+// Close implements io.Closer.
+func (t terminalInput) Close() error {
+	const endOfTransmission = 4
+	_, err := t.Write([]byte{endOfTransmission})
+	return err
+}
+
+// commandPath returns the path of a command that runs in a container.
+func commandPath(c container, name string) (string, error) {
+	path, err := program(name, c.Root, c.Spec.Dir, c.Spec.Env)
+	if err != nil && c.Root != "" { // a tool of the host, which is there for every user
+		path, err = program(name, "", c.Spec.Dir, c.Spec.Env)
+	}
+	return path, err
 }
 
 // output carries what a command writes.

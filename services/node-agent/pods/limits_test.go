@@ -141,7 +141,7 @@ func TestTheNextAgentKnowsThatMemoryWasShort(t *testing.T) {
 	if err := os.WriteFile(m.path("pods/uid-a/containers/main/work/go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was killed", func() bool { return !lives(pid) && len(m.processes()) == 0 })
+	eventually(t, "it was killed", func() bool { return !alive(pid) && len(m.processes()) == 0 })
 	m.run()
 	st := c.await("a", "failed", phase("Failed"))
 	if e := terminatedOf(st, false); e.GetReason() != "OOMKilled" || e.GetExitCode() != 137 {

@@ -27,9 +27,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
@@ -44,14 +46,24 @@ const (
 type Config struct {
 	Dir     string // of the pods, each by its uid
 	Node    string
-	Address string // IP address of the machine: that of its pods, too
-	BootID  string
-	Conn    grpc.ClientConnInterface
+	Address string // IP address of the machine
+	// Addresses are those that pods get; the zero value: they have that of the machine.
+	Addresses loopback.Addresses
+	BootID    string
+	Conn      grpc.ClientConnInterface
+	// Authority is the file of the authorities of the gateways, and Gateways returns the endpoints of these, the preferred
+	// one first: for pods that call the cluster. Without them pods get no credentials.
+	Authority string
+	Gateways  func() ([]string, error)
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
-	Images     *image.Store
+	Images     *image.Library
 	// HelloCommand runs for images named hello-pod: an absolute path, and first arguments.
 	HelloCommand []string
+	// LoggerCommand is the program that writes the logs of containers: an absolute path, and first arguments. LoggerDir
+	// is its directory.
+	LoggerCommand []string
+	LoggerDir     string
 	// NodeOf returns the node as the cluster has it; fresh asks for it as it is now.
 	NodeOf func(ctx context.Context, fresh bool) (*nodev1.Node, error)
 	// Users are those that pods run as, one each. They are the machine's own. None: pods run as the agent's user.
@@ -67,9 +79,17 @@ type Pods struct {
 	agents  schedulingv1.PodAgentServiceClient
 	settled *controller.Loop // by uid: what runs
 	told    *controller.Loop // by uid: what the cluster knows of it
+	probed  *controller.Loop // by uid: probes that are due
 	cleared *controller.Loop // by uid: volumes whose directories are to go
+	actions sync.WaitGroup   // probes and hooks that run
 
+	logs      *logs
 	configs   configs
+	accounts  accounts
+	jobs      sync.WaitGroup  // work for containers that are about to start, and after pods that ended
+	life      context.Context // of the jobs
+	endAll    context.CancelFunc
+	copying   chan struct{}
 	admission sync.Mutex // one pod is admitted at a time, for each counts those before it
 
 	mu         sync.Mutex
@@ -78,19 +98,28 @@ type Pods struct {
 	leaving    map[string]*schedulingv1.PersistentVolume // by uid: volumes whose directories are to go
 	lastUser   uint32                                    // given out last
 	conditions []*nodev1.NodeCondition                   // replaced, never changed
+	images     []*nodev1.ContainerImage                  // the same
+	pressures  plan.Pressures
+	disks      map[string]plan.DiskUse // by uid: as of the last measurement; replaced, never changed
+	measured   measured
+	metrics    *schedulingv1.NodeMetrics // as of the last measurement; replaced, never changed; nil before the second
 }
 
 // New returns the pods that are on the disk. Nothing runs before Run.
 func New(cfg Config) (*Pods, error) {
-	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
+	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}, logs: newLogs()}
+	s.life, s.endAll = context.WithCancel(context.Background())
+	s.copying = make(chan struct{}, copies)
 	s.leaving, s.handing = map[string]*schedulingv1.PersistentVolume{}, map[string]bool{}
 	s.cleared = controller.NewLoop("volumes", 1, s.clear, cfg.Log)
 	s.cleared.Begin(s.leavingUIDs)
 	s.settled = controller.NewLoop("pods", settlers, s.settle, cfg.Log)
 	s.settled.Begin(s.uids)
+	s.probed = controller.NewLoop("probes", probers, s.probe, cfg.Log)
+	s.probed.Begin(s.uids)
 	s.told = controller.NewLoop("pod reports", reporters, s.report, cfg.Log)
 	s.told.Begin(s.uids)
-	s.conditions = s.pressure(0, 0)
+	s.conditions = plan.Conditions(plan.Usage{}, plan.Pressures{})
 	if err := s.openUsers(); err != nil {
 		return nil, err
 	}
@@ -108,6 +137,9 @@ func New(cfg Config) (*Pods, error) {
 			continue // the sweep after the first list removes what is unknown
 		}
 		s.pods[e.Name()] = p
+	}
+	if err := s.sweepAddresses(); err != nil {
+		return nil, err
 	}
 	if cfg.Users.Count > 0 {
 		if err := s.closeUnused(); err != nil {
@@ -131,19 +163,33 @@ func (s *Pods) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	images, stopImages := context.WithCancel(context.WithoutCancel(ctx))
+	var library sync.WaitGroup
+	library.Go(func() { s.cfg.Images.Run(images) })
+	defer library.Wait()
+	defer stopImages()
+	defer s.jobs.Wait() // before the library ends, which they use
+	defer s.endAll()
+	s.adoptLogs(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.settled.Run(ctx) })
 	group.Go(func() error { return s.told.Run(ctx) })
+	group.Go(func() error { return s.probed.Run(ctx) })
 	group.Go(func() error { return s.cleared.Run(ctx) })
 	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "pods", nil, s.watch) })
 	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "volumes", nil, s.watchVolumes) })
+	group.Go(func() error { return s.keepLogs(ctx) })
 	group.Go(func() error { return s.attend(ctx) })
 	group.Go(func() error { return s.measure(ctx) })
+	group.Go(func() error { return s.walk(ctx) })
 	group.Go(func() error { return s.followConfig(ctx) })
+	group.Go(func() error { return s.collect(ctx) })
+	defer s.actions.Wait() // none begins once the loops have ended
 	return group.Wait()
 }
 
-// Conditions returns what the node's pods make of it: MemoryPressure and DiskPressure. The list is never changed.
+// Conditions returns what the agent sees of its node: MemoryPressure, DiskPressure, PIDPressure and NetworkUnavailable.
+// The list is never changed.
 func (s *Pods) Conditions() []*nodev1.NodeCondition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +261,7 @@ func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) 
 		object.GetMetadata().GetDeletionTimestamp() != nil {
 		p.dirty = true
 	}
-	p.object, p.gone = object, false
+	p.object, p.gone, p.life = object, false, lives(object)
 	s.settled.Add(uid)
 }
 

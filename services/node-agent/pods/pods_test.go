@@ -2,12 +2,10 @@ package pods
 
 import (
 	"errors"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,10 +18,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
 // forever is a script that ends at once when it is asked to.
@@ -53,8 +52,10 @@ func TestAPodRunsAndIsRemoved(t *testing.T) {
 		t.Errorf("status %v", st)
 	}
 	volume := m.path("pods/uid-a/volumes/my-data")
-	want := "pod a at 127.0.0.1 in " + volume + " says pod a $(WHO) x; \nerr\nup\n"
-	eventually(t, "the log is complete", func() bool { return c.log("a", &schedulingv1.GetPodLogRequest{}) == want })
+	want := []string{"err\n", "pod a at 127.0.0.1 in " + volume + " says pod a $(WHO) x; \n", "up\n"}
+	eventually(t, "the log is complete", func() bool { // in the order in which the two streams were read
+		return slices.Equal(slices.Sorted(strings.Lines(c.log("a", &schedulingv1.GetPodLogRequest{}))), want)
+	})
 	if _, err := os.Stat(volume); err != nil {
 		t.Error(err)
 	}
@@ -64,7 +65,8 @@ func TestAPodRunsAndIsRemoved(t *testing.T) {
 		_, err := os.Stat(m.path("pods/uid-a"))
 		return errors.Is(err, os.ErrNotExist) && len(m.processes()) == 0
 	})
-	if names, err := process.NewSupervisor(m.path("run"), nil).Recorded(); err != nil || len(names) > 0 {
+	if names, err := process.NewSupervisor(m.path("run"), nil).Recorded(); err != nil ||
+		!slices.Equal(names, []string{loggerProcess}) {
 		t.Errorf("records %v, %v", names, err)
 	}
 }
@@ -401,8 +403,21 @@ func TestLogsAreFollowed(t *testing.T) {
 	if got := c.log("a", &schedulingv1.GetPodLogRequest{SinceSeconds: new(int32(1000))}); strings.Count(got, "\n") != 3 {
 		t.Errorf("since the beginning %q", got)
 	}
+	if got := c.log("a", &schedulingv1.GetPodLogRequest{
+		SinceTime: timestamppb.New(time.Now().Add(time.Hour)),
+	}); got != "" {
+		t.Errorf("since later %q", got)
+	}
+	if got := c.log("a", &schedulingv1.GetPodLogRequest{LimitBytes: new(int32(8))}); got != "line 1\nl" {
+		t.Errorf("eight bytes %q", got)
+	}
+	timed := c.log("a", &schedulingv1.GetPodLogRequest{Timestamps: true, TailLines: new(int32(1))})
+	at, text, _ := strings.Cut(timed, " ")
+	if when, err := time.Parse(time.RFC3339Nano, at); err != nil || time.Since(when) > time.Hour || text != "line 3\n" {
+		t.Errorf("with its time %q: %v", timed, err)
+	}
 	for what, r := range map[string]*schedulingv1.GetPodLogRequest{
-		"timestamps": {Timestamps: true}, "no earlier start": {Previous: true}, "no such container": {Container: "x"},
+		"no earlier start": {Previous: true}, "no such container": {Container: "x"},
 	} {
 		if got := c.log("a", r); !strings.HasPrefix(got, "error: ") {
 			t.Errorf("%s: %q", what, got)
@@ -431,36 +446,6 @@ func TestEachStartOfAContainerIsAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestALogThatGrewTooLongIsCutAtItsBeginning(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	line := strings.Repeat("x", 1023) + "\n"
-	if err := os.WriteFile(path, []byte(strings.Repeat(line, 2*maxLog/1024+100)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := process.TrimLog(path, maxLog); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	from, err := beginning(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if from == 0 {
-		t.Skip("this file system has no holes")
-	}
-	if left := info.Size() - from; left < maxLog-1024 || left > maxLog+8192 || from%1024 != 0 {
-		t.Errorf("%d bytes are left, from %d", left, from)
-	}
-}
-
 func TestCommandsRunBesideAContainer(t *testing.T) {
 	c := newCluster(t)
 	newMachine(t, c).run()
@@ -478,8 +463,8 @@ func TestCommandsRunBesideAContainer(t *testing.T) {
 		t.Errorf("stdout %q, stderr %q, last %v", stdout, stderr, last)
 	}
 	for what, r := range map[string]*schedulingv1.ExecPodStart{
-		"no such program": {Command: []string{"no-such-program"}}, "a terminal": {Command: []string{"sh"}, Tty: true},
-		"nothing": {},
+		"no such program": {Command: []string{"no-such-program"}},
+		"nothing":         {},
 	} {
 		out, _ := c.request(&schedulingv1.AttendResponse{Name: "a", Exec: r})
 		if _, _, last := whole(t, out); last.GetError() == "" {
@@ -513,23 +498,46 @@ func TestAnUnknownImageIsWaitedFor(t *testing.T) {
 	with := sh("b", forever)
 	with.Spec.Containers[0].Image = "example.com/no/such:1"
 	c.add(with)
-	c.await("b", "runs its command", ready)
+	c.await("b", "does not run its command on the host", waitsFor("ErrImagePull"))
 	broken := sh("c", "")
 	broken.Spec.Containers[0].Command = []string{"/no/such/program"}
 	c.add(broken)
-	disk := sh("d", forever)
-	disk.Spec.Volumes = []*schedulingv1.Volume{{Name: "data", GcePersistentDisk: &structpb.Struct{}}}
-	disk.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "data", MountPath: "/data"}}
-	c.add(disk)
-	c.await("d", "does not run without its disk", func(st *schedulingv1.PodStatus) bool {
-		cs := st.GetContainerStatuses()
-		return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "CreateContainerConfigError" &&
-			strings.Contains(cs[0].GetState().GetWaiting().GetMessage(), `volume "data" is a disk`)
-	})
 	c.await("c", "says what is wrong", func(st *schedulingv1.PodStatus) bool {
 		cs := st.GetContainerStatuses()
 		return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "CreateContainerConfigError"
 	})
+}
+
+func TestAPodDoesNotRunWithoutItsVolumes(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	m.run()
+	for name, without := range map[string]struct {
+		volume *schedulingv1.Volume
+		says   string
+	}{
+		"disk": {&schedulingv1.Volume{GcePersistentDisk: &structpb.Struct{}}, `volume "data" is a disk`},
+		"nfs":  {&schedulingv1.Volume{Nfs: &structpb.Struct{}}, `volume "data" has a source that this node cannot mount`},
+		"csi":  {&schedulingv1.Volume{Csi: &structpb.Struct{}}, `volume "data" has a source that this node cannot mount`},
+	} {
+		p := sh(name, forever)
+		without.volume.Name = "data"
+		p.Spec.Volumes = []*schedulingv1.Volume{without.volume}
+		p.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		c.add(p)
+		c.await(name, "does not run without its volume", func(st *schedulingv1.PodStatus) bool {
+			cs := st.GetContainerStatuses()
+			return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "CreateContainerConfigError" &&
+				strings.Contains(cs[0].GetState().GetWaiting().GetMessage(), without.says)
+		})
+		c.remove(name, 0)
+		c.awaitGone(name)
+	}
+	empty := sh("empty", `test -d "$WINDLASS_VOLUME_DATA" && `+forever)
+	empty.Spec.Volumes = []*schedulingv1.Volume{{Name: "data"}}
+	empty.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	c.add(empty)
+	c.await("empty", "has an empty directory for a volume without a source", ready)
 }
 
 // goProgram is a program that reports where it is, and reads a file and a directory of its image.
@@ -630,46 +638,7 @@ func TestAnImageRuns(t *testing.T) {
 	})
 }
 
-func TestHelloPodGreets(t *testing.T) {
-	c := newCluster(t)
-	m := newMachine(t, c)
-	m.run()
-	port := freePort(t)
-	hello := func(name string) *schedulingv1.Pod {
-		p := sh(name, "")
-		p.Spec.Containers[0] = &schedulingv1.Container{
-			Name: "hello", Image: "docker.io/ocpqe/hello-pod:latest", Ports: []*schedulingv1.ContainerPort{
-				{ContainerPort: int32(port)},
-			},
-		}
-		return p
-	}
-	c.add(hello("a"))
-	c.await("a", "is ready", ready)
-	eventually(t, "it greets", func() bool {
-		r, err := http.Get("http://127.0.0.1:" + strconv.Itoa(port))
-		if err != nil {
-			return false
-		}
-		defer r.Body.Close()
-		body := make([]byte, len(hellopod.Greeting)+1)
-		n, _ := r.Body.Read(body)
-		return string(body[:n]) == hellopod.Greeting
-	})
-	c.add(hello("b"))
-	c.await("b", "runs although its port is taken", ready)
-	eventually(t, "it says so", func() bool {
-		return strings.Contains(c.log("b", &schedulingv1.GetPodLogRequest{}), "running without a port")
-	})
-	c.remove("a", 30)
-	began := time.Now()
-	c.awaitGone("a")
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v to end", took)
-	}
-}
-
-func TestMemoryPressureIsSeen(t *testing.T) {
+func TestAPodLeavesANodeThatIsShortOfMemory(t *testing.T) {
 	c := newCluster(t)
 	m := newMachine(t, c)
 	m.memory = 1 << 20
@@ -677,15 +646,96 @@ func TestMemoryPressureIsSeen(t *testing.T) {
 	if got := s.Conditions()[0].GetStatus(); got != "False" {
 		t.Errorf("MemoryPressure %s before anything runs", got)
 	}
-	c.add(sh("a", forever))
+	critical := sh("critical", forever)
+	critical.Spec.Priority = new(int32(2_000_000_000))
+	c.add(critical)
+	c.add(sh("a", `trap "" TERM; sleep 1000 & wait; wait`))
 	c.await("a", "is ready", ready)
-	used := int64(0)
-	eventually(t, "the memory of the processes is seen", func() bool { // a process that began just now has none yet
-		used = s.memory()
-		return used >= 1<<20
+	c.await("critical", "is ready", ready)
+	eventually(t, "the shortage is seen", func() bool {
+		s.look(t.Context())
+		return s.Conditions()[0].GetStatus() == "True"
 	})
-	s.note(t.Context(), s.pressure(used, 0))
-	if got := s.Conditions(); got[0].GetStatus() != "True" || got[1].GetStatus() != "False" {
-		t.Errorf("conditions %v", got)
+	st := c.await("a", "was evicted", phase("Failed"))
+	if st.GetReason() != plan.Evicted || !strings.Contains(st.GetMessage(), "low on resource: memory") {
+		t.Errorf("status %v", st)
+	}
+	eventually(t, "its processes were killed though they ignore SIGTERM", func() bool {
+		return len(m.processes()) == 1
+	})
+	s.look(t.Context())
+	if got := c.status("critical"); got.GetPhase() != "Running" {
+		t.Errorf("the critical pod is %v", got)
+	}
+}
+
+func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	s, _ := m.run()
+	filled := sh("filled", `head -c 3000000 /dev/zero >"$WINDLASS_VOLUME_CACHE/file"; `+forever)
+	filled.Spec.Volumes = []*schedulingv1.Volume{{
+		Name: "cache", EmptyDir: &schedulingv1.EmptyDirVolumeSource{SizeLimit: structpb.NewStringValue("1Mi")},
+	}}
+	filled.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "cache", MountPath: "/cache"}}
+	bounded := sh("bounded", `head -c 3000000 /dev/zero >file; `+forever)
+	modest := sh("modest", `head -c 1000000 /dev/zero >file; `+forever)
+	for _, p := range []*schedulingv1.Pod{bounded, modest} {
+		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{
+			Limits: map[string]*structpb.Value{"ephemeral-storage": structpb.NewStringValue("2Mi")},
+		}
+	}
+	for _, p := range []*schedulingv1.Pod{filled, bounded, modest} {
+		c.add(p)
+		c.await(p.GetMetadata().GetName(), "is ready", ready)
+	}
+	eventually(t, "both have ended", func() bool {
+		s.measureDisks(t.Context())
+		s.look(t.Context())
+		return c.status("filled").GetPhase() == "Failed" && c.status("bounded").GetPhase() == "Failed"
+	})
+	for name, message := range map[string]string{
+		"filled":  `Usage of EmptyDir volume "cache" exceeds the limit "1Mi".`,
+		"bounded": `Container main exceeded its local ephemeral storage limit "2Mi".`,
+	} {
+		if st := c.status(name); st.GetReason() != plan.Evicted || st.GetMessage() != message {
+			t.Errorf("%s: %v", name, st)
+		}
+	}
+	if st := c.status("modest"); st.GetPhase() != "Running" {
+		t.Errorf("the modest pod is %v", st)
+	}
+}
+
+func TestWhatPodsUseIsSaid(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	s, _ := m.run()
+	c.add(sh("busy", `while :; do :; done`))
+	c.add(sh("idle", forever))
+	c.await("busy", "is ready", ready)
+	c.await("idle", "is ready", ready)
+	var got *schedulingv1.NodeMetrics
+	eventually(t, "the busy one is seen to use a processor", func() bool {
+		s.measureDisks(t.Context())
+		s.look(t.Context())
+		out, _ := c.request(&schedulingv1.AttendResponse{Metrics: true})
+		for d := range out {
+			if d.GetMetrics() != nil {
+				got = d.GetMetrics()
+			}
+		}
+		i := slices.IndexFunc(got.GetPods(), func(p *schedulingv1.PodMetrics) bool { return p.GetName() == "busy" })
+		return i >= 0 && got.GetPods()[i].GetUse().GetMilliCpu() > 50
+	})
+	sum := int64(0)
+	for _, p := range got.GetPods() {
+		if u := p.GetUse(); u.GetMemoryBytes() <= 0 || u.GetProcesses() < 1 || u.GetDiskBytes() <= 0 {
+			t.Errorf("pod %s uses %v", p.GetName(), u)
+		}
+		sum += p.GetUse().GetMemoryBytes()
+	}
+	if len(got.GetPods()) != 2 || got.GetUse().GetMemoryBytes() != sum || got.GetName() != "m-0" {
+		t.Errorf("metrics %v", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-dev/windlass/kit/lifecycle"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
@@ -30,6 +31,12 @@ type pod struct {
 	reported  *schedulingv1.PodStatus // as the cluster knows it
 	overruled int                     // how often another writer set the pod not ready
 	over      bool                    // nothing of it runs, and it is to go
+	reclaimed chan struct{}           // closed when the files of its containers are gone; nil before it has ended
+	evicted   plan.Verdict            // what the node decided as it ran short of something; zero: nothing
+
+	life    map[string]lifecycle.Container // by container, of object
+	courses map[part]*course               // of the present starts
+	events  []*schedulingv1.PodEvent       // that are not reported yet
 }
 
 // record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left
@@ -39,8 +46,9 @@ type record struct {
 	Started    time.Time             `json:"started"` // when the agent took it up; zero: not yet
 	Ending     time.Time             `json:"ending,omitzero"`
 	Verdict    plan.Verdict          `json:"verdict,omitzero"`
-	Decided    time.Time             `json:"decided,omitzero"` // when there was a verdict
-	User       uint32                `json:"user,omitempty"`   // that it runs as, and its group's number; 0: the agent's
+	Decided    time.Time             `json:"decided,omitzero"`  // when there was a verdict
+	User       uint32                `json:"user,omitempty"`    // that it runs as, and its group's number; 0: the agent's
+	Address    string                `json:"address,omitempty"` // its IP address; empty: not chosen yet
 	Containers map[string]*container `json:"containers"`
 	// uids of the volumes of its claims, by their names in the pod
 	Volumes map[string]string `json:"volumes,omitempty"`
@@ -49,19 +57,38 @@ type record struct {
 
 // container is what is written down of a container.
 type container struct {
-	Starts  int          `json:"starts"`
-	Since   time.Time    `json:"since,omitzero"`
-	PID     int          `json:"pid,omitempty"`
-	Exit    *plan.Exit   `json:"exit,omitempty"`
-	Last    *plan.Exit   `json:"last,omitempty"`
-	Crashes int          `json:"crashes,omitempty"`
-	Asked   bool         `json:"asked,omitempty"`
-	ImageID string       `json:"imageID,omitempty"`
-	Root    string       `json:"root,omitempty"` // of the unpacked image; empty without one
-	Spec    process.Spec `json:"spec"`           // of the last start
+	Starts  int        `json:"starts"`
+	Since   time.Time  `json:"since,omitzero"`
+	PID     int        `json:"pid,omitempty"`
+	Exit    *plan.Exit `json:"exit,omitempty"`
+	Last    *plan.Exit `json:"last,omitempty"`
+	Crashes int        `json:"crashes,omitempty"`
+	Asked   bool       `json:"asked,omitempty"`
+	ImageID string     `json:"imageID,omitempty"`
+	// CopyBytes is what the copy of the image's files held of the disk as the last start began; 0: it is not known.
+	CopyBytes int64        `json:"copyBytes,omitempty"`
+	Root      string       `json:"root,omitempty"` // of the unpacked image; empty without one
+	Spec      process.Spec `json:"spec"`           // of the last start
 
+	// Checks are what the probes of the last start found.
+	Checks         plan.Checks `json:"checks,omitzero"`
+	PostStarted    bool        `json:"postStarted,omitempty"` // the hook of the last start is done
+	PostStartError string      `json:"postStartError,omitempty"`
+	PreStopped     bool        `json:"preStopped,omitempty"`
+	Stopping       *plan.Cause `json:"stopping,omitempty"` // why the last start is to end
+
+	logged   <-chan struct{} // closed when the log of the last start is complete; nil before its end is known
 	obstacle *plan.Obstacle
+	job      *job // gets what the next start needs of the image; nil: not begun, or not needed any more
+
+	// By this agent's monotonic clock: when the last start began, was taken over (zero if it was not), was asked to end,
+	// and ended.
+	began, adopted, askedAt, ended time.Time
 }
+
+// elapsed returns when something happened that was written down with the time of the wall clock, by the monotonic
+// clock. It is not in the future although the clock was set back.
+func elapsed(then, now time.Time) time.Time { return now.Add(-max(0, now.Sub(then))) }
 
 func (s *Pods) dir(uid string) string { return filepath.Join(s.cfg.Dir, uid) }
 
@@ -87,6 +114,11 @@ func (s *Pods) load(uid string) (*pod, error) {
 		return nil, errors.New("the record is not whole")
 	}
 	p.record.Pod = nil // it is kept once
+	p.life = lives(p.object)
+	p.resume(time.Now())
+	if p.record.Address == "" && p.hasStarted() {
+		p.record.Address, p.dirty = s.cfg.Address, true
+	}
 	p.status, p.reported = p.object.GetStatus(), ownPart(p.object.GetStatus())
 	if p.record.Boot != s.cfg.BootID {
 		p.record.Boot, p.dirty = s.cfg.BootID, true
@@ -101,6 +133,26 @@ func (s *Pods) load(uid string) (*pod, error) {
 		}
 	}
 	return p, nil
+}
+
+// resume has the times of a record count on by the monotonic clock.
+func (p *pod) resume(now time.Time) {
+	for _, at := range []*time.Time{&p.record.Ending, &p.record.Decided} {
+		if !at.IsZero() {
+			*at = elapsed(*at, now)
+		}
+	}
+	for _, c := range p.record.Containers {
+		if c.Starts > 0 && c.Exit == nil {
+			c.began, c.adopted = elapsed(c.Since, now), now
+		}
+		if c.Exit != nil {
+			c.ended = elapsed(c.Exit.Finished, now)
+		}
+		if c.Stopping != nil {
+			c.Stopping.Since = elapsed(c.Stopping.Since, now)
+		}
+	}
 }
 
 // save writes a pod's record if it changed.
@@ -152,8 +204,15 @@ func (c *container) end(e plan.Exit) {
 	if e.Finished.Before(e.Started) {
 		e.Finished = e.Started
 	}
-	c.Exit, c.Asked = &e, false
-	c.Crashes = plan.Crashes(c.Crashes, e.Finished.Sub(e.Started))
+	if c.Stopping != nil {
+		e.Again = c.Stopping.Again
+	}
+	ran := time.Since(c.began)
+	if c.began.IsZero() || !c.adopted.IsZero() { // it may have ended long ago
+		ran = e.Finished.Sub(e.Started)
+	}
+	c.Exit, c.Asked, c.Stopping, c.ended = &e, false, nil, time.Now()
+	c.Crashes = plan.Crashes(c.Crashes, ran)
 }
 
 const (

@@ -25,6 +25,9 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	object := s.refresh(p)
+	if !p.record.Ending.IsZero() {
+		s.cancelJobs(p)
+	}
 	if p.record.Started.IsZero() {
 		if err := s.admit(ctx, p, object); err != nil {
 			return time.Time{}, err
@@ -34,6 +37,7 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 	for range maxSteps {
 		s.observe(ctx, p)
 		d = plan.Pod(s.view(p, object))
+		s.order(p, object, d.Stop)
 		s.settleVerdict(p, d.Verdict)
 		again, err := s.act(ctx, p, object, d)
 		if err != nil {
@@ -43,8 +47,18 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 			break
 		}
 	}
+	if d.Verdict.Phase != "" && !s.runs(p) {
+		s.reclaim(p)
+	}
 	s.mu.Lock()
 	if !proto.Equal(p.status, d.Status) {
+		before := p.status
+		if before == nil { // an agent before this one said it
+			before = object.GetStatus()
+		}
+		for _, e := range plan.StatusEvents(object.GetMetadata().GetName(), before, d.Status) {
+			s.event(p, e.GetType(), e.GetReason(), e.GetMessage())
+		}
 		p.status = d.Status
 	}
 	s.mu.Unlock()
@@ -55,6 +69,7 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 	p.over = d.Over // from now on its directory may go
 	s.mu.Unlock()
 	s.told.Add(uid)
+	s.probed.Add(uid)
 	return d.Wake, nil
 }
 
@@ -64,6 +79,9 @@ func (s *Pods) refresh(p *pod) *schedulingv1.Pod {
 	defer s.mu.Unlock()
 	if p.record.Ending.IsZero() && (p.gone || p.object.GetMetadata().GetDeletionTimestamp() != nil) {
 		p.record.Ending, p.dirty = time.Now(), true
+	}
+	if p.evicted.Phase != "" && p.record.Verdict.Phase == "" {
+		p.decide(p.evicted)
 	}
 	// another service ended it
 	if st := p.object.GetStatus(); placement.Terminated(p.object) && p.record.Verdict.Phase == "" {
@@ -168,10 +186,18 @@ func (s *Pods) others(uid string) []*schedulingv1.Pod {
 
 // observe brings what is known of a pod's processes up to date.
 func (s *Pods) observe(ctx context.Context, p *pod) {
+	s.mu.Lock()
 	for _, c := range p.record.Containers {
+		c.awaited()
+	}
+	s.mu.Unlock()
+	for name, c := range p.record.Containers {
 		if c.Starts == 0 || c.Exit != nil {
 			continue
 		}
+		s.mu.Lock()
+		p.learn(name, c)
+		s.mu.Unlock()
 		st, known := s.cfg.Supervisor.Lookup(c.Spec.Name)
 		if !known {
 			s.supervise(p, c)
@@ -182,6 +208,9 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 			s.broken(p, c, st.LastError)
 			continue
 		}
+		if st.Final && !s.logged(p, c) {
+			continue
+		}
 		s.mu.Lock()
 		switch {
 		case st.Running && st.PID != c.PID:
@@ -189,6 +218,7 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 		case st.Final:
 			c.end(howItEnded(exitFile(s.containerDir(p.uid, nameOf(c)), c.Starts), st.LastExit, c.Asked))
 			p.dirty = true
+			p.forget(name)
 		}
 		s.mu.Unlock()
 	}
@@ -205,16 +235,24 @@ func (s *Pods) supervise(p *pod, c *container) {
 
 // broken notes that the process of a container could not be started.
 func (s *Pods) broken(p *pod, c *container, err error) {
+	s.logged(p, c) // nothing is in its log
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.end(plan.Exit{Code: signalBase, Reason: "StartError", Message: err.Error(), Finished: time.Now()})
+	c.end(plan.Exit{Code: signalBase, Reason: plan.StartError, Message: err.Error(), Finished: time.Now()})
 	p.dirty = true
+	p.forget(nameOf(c))
 }
 
 // view is what the plan decides on.
 func (s *Pods) view(p *pod, object *schedulingv1.Pod) plan.PodView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.viewOf(p, object)
+}
+
+// viewOf is view with the lock held.
+func (s *Pods) viewOf(p *pod, object *schedulingv1.Pod) plan.PodView {
+	conditions := object.GetStatus().GetConditions()
 	if p.status != nil {
 		object = &schedulingv1.Pod{
 			Metadata: object.GetMetadata(), Spec: object.GetSpec(),
@@ -222,9 +260,11 @@ func (s *Pods) view(p *pod, object *schedulingv1.Pod) plan.PodView {
 		}
 	}
 	return plan.PodView{
-		Now: time.Now(), Pod: object, Address: s.cfg.Address, Started: p.record.Started, Verdict: p.record.Verdict,
+		Now: time.Now(), Pod: object, HostAddress: s.cfg.Address, Address: p.record.Address, Started: p.record.Started,
+		Verdict: p.record.Verdict,
 		Decided: p.record.Decided, Ending: p.record.Ending,
-		Init: p.views(object.GetSpec().GetInitContainers()), Containers: p.views(object.GetSpec().GetContainers()),
+		Conditions: conditions,
+		Init:       p.views(object.GetSpec().GetInitContainers()), Containers: p.views(object.GetSpec().GetContainers()),
 	}
 }
 
@@ -245,8 +285,15 @@ func (p *pod) views(list []*schedulingv1.Container) []plan.ContainerView {
 			out[i] = plan.ContainerView{
 				Starts: c.Starts, Since: c.Since, PID: c.PID, Exit: c.Exit, Last: c.Last, Crashes: c.Crashes, Asked: c.Asked,
 				Obstacle: c.obstacle, ImageID: c.ImageID,
+				Checks: c.Checks, Adopted: c.adopted, Began: c.began, AskedAt: c.askedAt, Ended: c.ended, Stopping: c.Stopping,
 			}
+			for kind, hook := range map[string]*plan.Hook{postStart: &out[i].PostStart, preStop: &out[i].PreStop} {
+				co := p.courses[part{of.GetName(), kind}]
+				hook.Runs = co != nil && co.start == c.Starts && co.Runs
+			}
+			out[i].PostStart.Done, out[i].PostStart.Error, out[i].PreStop.Done = c.PostStarted, c.PostStartError, c.PreStopped
 		}
+		out[i].Life = p.life[of.GetName()]
 	}
 	return out
 }
@@ -272,32 +319,81 @@ func (s *Pods) act(ctx context.Context, p *pod, object *schedulingv1.Pod, d plan
 		}
 		again = true
 	}
+	s.mu.Lock()
+	for _, r := range d.PostStart {
+		s.beginHook(ctx, p, containerOf(object, r).GetName(), postStart)
+	}
+	for _, r := range d.PreStop {
+		name := containerOf(object, r).GetName()
+		p.interrupt(name, postStart)
+		s.beginHook(ctx, p, name, preStop)
+	}
+	s.mu.Unlock()
 	for _, r := range d.Ask {
-		c := p.record.Containers[containerOf(object, r).GetName()]
-		if s.signal(ctx, p, c, syscall.SIGTERM) {
-			s.mu.Lock()
-			c.Asked, p.dirty = true, true
-			s.mu.Unlock()
+		if s.ask(ctx, p, object, containerOf(object, r).GetName()) {
 			again = true
 		}
 	}
 	for _, r := range d.Kill {
-		c := p.record.Containers[containerOf(object, r).GetName()]
+		name := containerOf(object, r).GetName()
+		c := p.record.Containers[name]
 		s.mu.Lock()
+		p.interrupt(name, postStart)
+		p.interrupt(name, preStop)
 		c.Asked, p.dirty = true, p.dirty || !c.Asked
 		s.mu.Unlock()
-		s.signal(ctx, p, c, syscall.SIGKILL)
+		s.signal(ctx, object, c, syscall.SIGKILL)
 	}
 	return again, nil
 }
 
-// signal reports whether the process got a signal; one that does not run yet, or no more, gets it when that is known.
-func (s *Pods) signal(ctx context.Context, p *pod, c *container, sig syscall.Signal) bool {
+// order notes which containers are to end although their pod is not, and says why.
+func (s *Pods) order(p *pod, object *schedulingv1.Pod, list []plan.StopOrder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range list {
+		name := containerOf(object, o.ContainerRef).GetName()
+		p.record.Containers[name].Stopping, p.dirty = &o.Cause, true
+		if o.Reason == plan.Killing {
+			s.event(p, plan.Normal, plan.Killing, o.Message)
+		}
+	}
+}
+
+// ask sends SIGTERM to the main process of a container, and reports whether it got it.
+func (s *Pods) ask(ctx context.Context, p *pod, object *schedulingv1.Pod, name string) bool {
+	s.mu.Lock()
+	p.interrupt(name, postStart)
+	p.interrupt(name, preStop)
+	c := p.record.Containers[name]
+	s.mu.Unlock()
+	switch err := s.cfg.Supervisor.Ask(c.Spec.Name); {
+	case errors.Is(err, process.ErrNoProcess):
+		time.AfterFunc(askAgain, func() { s.settled.Add(p.uid) }) // it starts, or ends
+		return false
+	case err != nil:
+		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", object.GetMetadata().GetName(), "error", err)
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.Asked, c.askedAt, p.dirty = true, time.Now(), true
+	if c.Stopping == nil {
+		s.event(p, plan.Normal, plan.Killing, "Stopping container "+name)
+	}
+	return true
+}
+
+// askAgain is when a process is asked again that could not be.
+const askAgain = 20 * time.Millisecond
+
+// signal sends a signal to all processes of a container; one that does not run yet, or no more, gets it when that is
+// known.
+func (s *Pods) signal(ctx context.Context, object *schedulingv1.Pod, c *container, sig syscall.Signal) {
 	err := s.cfg.Supervisor.Signal(c.Spec.Name, sig)
 	if err != nil && !errors.Is(err, process.ErrNoProcess) {
-		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", p.object.GetMetadata().GetName(), "error", err)
+		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", object.GetMetadata().GetName(), "error", err)
 	}
-	return err == nil
 }
 
 func containerOf(object *schedulingv1.Pod, r plan.ContainerRef) *schedulingv1.Container {
@@ -318,7 +414,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	}
 	s.mu.Unlock()
 	user, err := s.user(p)
-	if err != nil {
+	if err = errors.Join(err, s.address(p, object), s.save(p)); err != nil { // one write for both
 		s.hinder(ctx, p, c, of, err)
 		return nil
 	}
@@ -332,24 +428,44 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 			return nil
 		}
 	}
-	if err := s.loadConfig(ctx, object); err != nil {
+	if err := errors.Join(s.loadConfig(ctx, object), s.loadTokens(ctx, object)); err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil
 	}
-	l, err := s.prepare(p, object, of, dir, user)
+	img, ready, err := s.imageOf(p, object, c, of, dir, user)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil
 	}
-	if err := errors.Join(rotate(dir), removeOld(dir, c.Starts)); err != nil {
+	if !ready {
+		s.waits(c, of)
+		return nil
+	}
+	l, err := s.prepare(p, object, of, dir, user, img)
+	if err != nil {
+		s.hinder(ctx, p, c, of, err)
+		return nil
+	}
+	if err := removeOld(dir, c.Starts); err != nil {
 		return err
 	}
 	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1)
+	if spec.Stdout, spec.Stderr, err = s.makeLog(dir, c.Starts+1, user); err != nil {
+		return err
+	}
 	spec.Limits, spec.PoolLimits = limitsOf(of), weightOf(object)
 	s.mu.Lock()
 	c.Last, c.Exit, c.Asked, c.obstacle = c.Exit, nil, false, nil
+	p.forget(of.GetName())
+	c.logged = nil
+	c.Checks, c.PostStarted, c.PostStartError, c.PreStopped, c.Stopping = plan.Checks{}, false, "", false, nil
+	c.began, c.adopted, c.askedAt, c.ended = time.Now(), time.Time{}, time.Time{}, time.Time{}
 	c.Starts, c.Since, c.PID, c.ImageID, c.Root, c.Spec = c.Starts+1, time.Now(), 0, l.imageID, l.root, spec
 	p.dirty = true
+	if c.CopyBytes = 0; c.job != nil {
+		c.CopyBytes = c.job.bytes
+	}
+	s.letGo(c)
 	s.mu.Unlock()
 	if err := s.save(p); err != nil {
 		return err
@@ -364,15 +480,24 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 func (s *Pods) hinder(ctx context.Context, p *pod, c *container, of *schedulingv1.Container, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var noImage errImage
 	o := &plan.Obstacle{Reason: "CreateContainerError", Message: cause.Error(), Tries: 1}
 	switch {
-	case errors.Is(cause, image.ErrNotFound), errors.Is(cause, image.ErrBroken):
+	case errors.Is(cause, image.ErrNeverPull):
+		o.Reason = plan.ErrImageNeverPull
+	case errors.Is(cause, image.ErrInvalidName):
+		o.Reason = plan.InvalidImageName
+	case errors.Is(cause, image.ErrUnsigned):
+		o.Reason = plan.SignatureInvalid
+	case errors.As(cause, &noImage):
 		o.Reason = plan.ErrImagePull
 	case errors.Is(cause, errConfig):
 		o.Reason = "CreateContainerConfigError"
 	}
 	if c.obstacle != nil && c.obstacle.Reason == o.Reason {
 		o.Tries = c.obstacle.Tries + 1
+	} else if c.obstacle != nil && c.obstacle.Failed > 0 && o.Reason == plan.ErrImagePull {
+		o.Tries = c.obstacle.Failed + 1
 	}
 	o.Until = time.Now().Add(plan.ImageBackOff(o.Tries))
 	if errors.Is(cause, plan.ErrMissing) {

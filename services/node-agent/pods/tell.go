@@ -26,6 +26,7 @@ func (s *Pods) report(ctx context.Context, uid string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	m, st, reported, over, gone, overruled := p.object.GetMetadata(), p.status, p.reported, p.over, p.gone, p.overruled
+	events := slices.Clone(p.events)
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -40,11 +41,11 @@ func (s *Pods) report(ctx context.Context, uid string) (time.Time, error) {
 			}
 		}
 		return time.Time{}, s.remove(ctx, p)
-	case gone || st == nil || proto.Equal(st, reported):
+	case gone || st == nil || proto.Equal(st, reported) && len(events) == 0:
 		return time.Time{}, nil
 	}
 	_, err := s.agents.ReportPod(ctx, &schedulingv1.ReportPodRequest{
-		NodeName: s.cfg.Node, Namespace: m.GetNamespace(), Name: m.GetName(), Uid: uid, Status: st,
+		NodeName: s.cfg.Node, Namespace: m.GetNamespace(), Name: m.GetName(), Uid: uid, Status: st, Events: events,
 	})
 	if err != nil && isGone(err) {
 		s.lose(uid)
@@ -55,7 +56,8 @@ func (s *Pods) report(ctx context.Context, uid string) (time.Time, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.overruled == overruled { // else that may have been said after what was reported here
+	p.events = p.events[len(events):] // new ones come at the end
+	if p.overruled == overruled {     // else that may have been said after what was reported here
 		p.reported = st
 	}
 	return time.Time{}, nil
@@ -83,6 +85,10 @@ func ownPart(st *schedulingv1.PodStatus) *schedulingv1.PodStatus {
 
 // remove removes what is left of a pod of which nothing runs.
 func (s *Pods) remove(ctx context.Context, p *pod) error {
+	s.endJobs(p)
+	if p.reclaimed != nil {
+		<-p.reclaimed
+	}
 	for name := range p.record.Containers {
 		if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, name)); err != nil {
 			return err
@@ -100,6 +106,9 @@ func (s *Pods) remove(ctx context.Context, p *pod) error {
 		}
 	}
 	if err := s.removeAll(s.dir(p.uid)); err != nil {
+		return err
+	}
+	if err := s.releaseAddress(p); err != nil {
 		return err
 	}
 	s.mu.Lock()

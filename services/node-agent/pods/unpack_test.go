@@ -4,58 +4,51 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/types"
-
-	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// TestAnImageIsThereAgainAfterABrokenOne has the tag of an image lead to a broken one for a while.
-func TestAnImageIsThereAgainAfterABrokenOne(t *testing.T) {
-	images := t.TempDir()
-	find := func(name string, spoil bool) *image.Image {
-		t.Helper()
-		layer := static.NewLayer(archive(t, file{name: "greeting", content: name}), types.OCIUncompressedLayer)
-		img, err := mutate.AppendLayers(empty.Image, layer)
-		if err != nil {
+// TestACopySharesNothingThatOneCanWrite has a container change every file of its image.
+func TestACopySharesNothingThatOneCanWrite(t *testing.T) {
+	from, root := filepath.Join(t.TempDir(), "image"), filepath.Join(t.TempDir(), "root")
+	if err := errors.Join(os.MkdirAll(filepath.Join(from, "d"), 0o755),
+		os.WriteFile(filepath.Join(from, "d/a"), []byte("image"), 0o755),
+		os.Link(filepath.Join(from, "d/a"), filepath.Join(from, "b")),
+		os.Symlink("d/a", filepath.Join(from, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	var user *process.User
+	if u := users(); u.Count > 0 {
+		user = &process.User{UID: u.First, GID: u.First}
+	}
+	for range 2 { // the second one replaces what the container made of the first
+		if err := copyTree(t.Context(), from, root, user); err != nil {
 			t.Fatal(err)
 		}
-		index, err := layout.Write(filepath.Join(images, name), empty.Index)
-		if err == nil {
-			err = index.AppendImage(img)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if digest, err := layer.Digest(); err != nil {
-			t.Fatal(err)
-		} else if spoil {
-			if err := os.WriteFile(filepath.Join(images, name, "blobs", digest.Algorithm, digest.Hex), archive(t),
-				0o600); err != nil {
-				t.Fatal(err)
+		for _, name := range []string{"d/a", "b", "link"} {
+			if text, err := os.ReadFile(filepath.Join(root, name)); string(text) != "image" {
+				t.Fatalf("%s has %q, %v", name, text, err)
 			}
 		}
-		found, err := image.NewStore(images).Find(name)
+		info, err := os.Stat(filepath.Join(root, "b"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return found
-	}
-	whole, broken, root := find("whole", false), find("broken", true), filepath.Join(t.TempDir(), "root")
-	for range 2 {
-		if err := (&Pods{}).unpackOnce(whole, root, nil); err != nil {
+		st := info.Sys().(*syscall.Stat_t)
+		if st.Nlink != 2 || info.Mode() != 0o755 || user != nil && st.Uid != user.UID {
+			t.Errorf("mode %v, %d names, user %d", info.Mode(), st.Nlink, st.Uid)
+		}
+		if err := errors.Join(os.WriteFile(filepath.Join(root, "b"), []byte("changed"), 0o600),
+			os.Remove(filepath.Join(root, "link")), os.WriteFile(filepath.Join(root, "more"), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if text, err := os.ReadFile(filepath.Join(root, "greeting")); string(text) != "whole" {
-			t.Fatalf("the image holds %q, %v", text, err)
+		if text, err := os.ReadFile(filepath.Join(from, "b")); string(text) != "image" {
+			t.Fatalf("the image has %q, %v", text, err)
 		}
-		if err := (&Pods{}).unpackOnce(broken, root, nil); !errors.Is(err, image.ErrBroken) {
-			t.Fatalf("broken: %v", err)
-		}
+	}
+	if _, err := os.Stat(root + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Error("a part of the copy is left")
 	}
 }

@@ -19,7 +19,9 @@ import (
 //	  UID/               0710  agent's, of the pod's group: no other pod's user passes
 //	    pod.json         0600  agent's
 //	    containers/NAME/ 0711  agent's: the pod can put nothing in the place of its log
-//	      log            0660  the pod's
+//	      logs/N/        0711  agent's
+//	        log, …       0600  agent's
+//	        stdout, …    0660  the pod's: pipes
 //	      exit.N         0600  agent's, open in the container
 //	      work/, root/   0770  the pod's
 //	    volumes/NAME/    0770  the pod's
@@ -55,26 +57,24 @@ func (s *Pods) openUsers() error {
 	return nil
 }
 
-// user returns whom a pod runs as, nil for the agent's user. It is written down before it is used. Users are given out
+// user returns whom a pod runs as, nil for the agent's user. It must be saved before it is used. Users are given out
 // in turn, so that what one left on the host, in /tmp say, is not soon another one's.
 func (s *Pods) user(p *pod) (*process.User, error) {
 	if s.cfg.Users.Count == 0 {
 		return nil, nil
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if p.record.User == 0 {
 		free, err := s.freeUser()
 		if err != nil {
-			s.mu.Unlock()
 			return nil, err
 		}
 		p.record.User, p.dirty, s.lastUser = free, true, free
 		// If this is not written, it is only sooner that the user is given out again.
 		_ = os.WriteFile(filepath.Join(s.cfg.Dir, lastUserFile), fmt.Appendln(nil, free), 0o600)
 	}
-	uid := p.record.User
-	s.mu.Unlock()
-	return &process.User{UID: uid, GID: uid}, s.save(p)
+	return &process.User{UID: p.record.User, GID: p.record.User}, nil
 }
 
 // freeUser returns the next user that no pod has. The lock is held.
@@ -146,41 +146,6 @@ func makeOwn(dir, name string, user *process.User) error {
 		}
 	}
 	return nil
-}
-
-// owner identifies the user of a tree.
-func owner(user *process.User) string {
-	if user == nil {
-		return ""
-	}
-	return fmt.Sprintf(" of %d", user.UID)
-}
-
-// giveTree changes the owner of a tree that no other process writes to yet.
-func giveTree(dir string, user *process.User) error {
-	if user == nil {
-		return nil
-	}
-	r, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	var dirs []string
-	err = fs.WalkDir(r.FS(), ".", func(name string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if e.IsDir() {
-			dirs = append(dirs, name)
-			return nil
-		}
-		return r.Lchown(name, int(user.UID), os.Getegid())
-	})
-	for i := len(dirs) - 1; i >= 0 && err == nil; i-- { // what is below a directory before the directory itself
-		err = errors.Join(addMode(r, dirs[i], ownDir), r.Lchown(dirs[i], int(user.UID), os.Getegid()))
-	}
-	return err
 }
 
 func addMode(r *os.Root, name string, mode fs.FileMode) error {

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
 
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
@@ -17,9 +19,14 @@ type config struct {
 	dir           string
 	memberCommand []string
 	helloCommand  []string
+	loggerCommand []string
 	images        []string
+	registries    []string
 	podsDir       string
 	podUsers      process.Users
+	podRange      string
+	hostDir       string
+	addresses     loopback.Addresses // of pods; the zero value: they have the machine's
 	logLevel      string
 }
 
@@ -32,12 +39,20 @@ func parse(args []string, out io.Writer) (config, error) {
 		"program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
 	fs.StringSliceVar(&c.helloCommand, "hello-command", nil,
 		"program to run for images named hello-pod, and its first arguments (default: this program, serve, hello-pod)")
+	fs.StringSliceVar(&c.loggerCommand, "logger-command", nil,
+		"program that writes the logs of containers, and its first arguments (default: this program, serve, container-logger)")
 	fs.StringSliceVar(&c.images, "images", nil,
 		"directories with OCI layouts, each at the name of its image (beside the machine's own directory images)")
+	fs.StringSliceVar(&c.registries, "registries", nil,
+		"files that say how registries are reached, of which the first that exists counts (default: registries.yaml in each directory of images)")
 	fs.StringVar(&c.podsDir, "pods-dir", "",
 		"directory of the machine's pods (default: pods in --dir); the users of --pod-users must be able to pass through to it")
 	fs.Var(&c.podUsers, "pod-users",
 		"users that the machine's pods run as, one each (default: pods run as this program's user)")
+	fs.StringVar(&c.podRange, "pod-range", "",
+		"range of loopback addresses of which each pod gets its own (default: pods have the machine's)")
+	fs.StringVar(&c.hostDir, "host-dir", "",
+		"directory that the agents of this host and cluster share; required with --pod-range")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err
@@ -52,6 +67,13 @@ func parse(args []string, out io.Writer) (config, error) {
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return c, err
 	}
+	if c.podRange != "" {
+		r, err := netip.ParsePrefix(c.podRange)
+		if err != nil || !r.Addr().Is4() || !r.Addr().IsLoopback() || c.hostDir == "" {
+			return c, fmt.Errorf("--pod-range %q: must be a range of loopback addresses, with --host-dir", c.podRange)
+		}
+		c.addresses = loopback.Addresses{Dir: filepath.Join(c.hostDir, loopback.PodsDir), Range: r}
+	}
 	if c.podsDir == "" {
 		c.podsDir = filepath.Join(c.dir, "pods")
 	}
@@ -65,7 +87,15 @@ func parse(args []string, out io.Writer) (config, error) {
 	if len(c.helloCommand) == 0 {
 		c.helloCommand = []string{self, "serve", "hello-pod"}
 	}
+	if len(c.loggerCommand) == 0 {
+		c.loggerCommand = []string{self, "serve", "container-logger"}
+	}
 	c.images = append([]string{filepath.Join(c.dir, "images")}, c.images...)
+	if len(c.registries) == 0 {
+		for _, dir := range c.images {
+			c.registries = append(c.registries, filepath.Join(dir, "registries.yaml"))
+		}
+	}
 	return c, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/hostconfig"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/logger"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
 	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/pki"
@@ -68,6 +69,12 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 // HelloPod runs the program of images named hello-pod, until ctx ends.
 func HelloPod(ctx context.Context, args []string, out io.Writer) error {
 	return hellopod.Run(ctx, args, out)
+}
+
+// ContainerLogger writes the logs of an agent's containers, until ctx ends.
+func ContainerLogger(ctx context.Context, args []string, stderr io.Writer) error {
+	limitMemory()
+	return logger.Run(ctx, args, stderr)
 }
 
 // limitMemory trades a little work for memory: an agent is idle nearly all of its time, and there are many. The
@@ -150,16 +157,16 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		return err
 	}
 	var a *agent.Agent
-	if i.pods, err = i.newPods(node, status, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
+	if i.pods, err = i.newPods(node, status, store, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
 		return a.Node(ctx, fresh)
 	}); err != nil {
 		return err
 	}
 	cfg := agent.Config{
-		Node: node.Name, BootID: i.boot.ID, Conn: conn, Conditions: i.pods.Conditions, Log: i.log,
+		Node: node.Name, BootID: i.boot.ID, Conn: conn, Conditions: i.pods.Conditions, Images: i.pods.Images, Log: i.log,
 		Registration: &nodev1.RegisterNodeRequest{
 			Name: node.Name, ProviderId: node.ProviderID, Machine: agent.MachineRef(node.MachineNamespace, node.MachineName),
-			Labels: machine.Labels(node.Name), Status: status,
+			Labels: machine.Labels(node.Name, !i.cfg.addresses.Range.IsValid()), Status: status,
 		},
 	}
 	if m != nil {
@@ -168,6 +175,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	a = agent.New(cfg)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Beat(running) })
+	group.Go(func() error { return a.ReportImages(running) })
 	group.Go(func() error { return i.pods.Run(running) })
 	group.Go(func() error { return i.newHost(node.Name, conn, a).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
@@ -189,14 +197,22 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 }
 
 func (i *instance) newPods(
-	node pki.Node, status *nodev1.NodeStatus, conn grpc.ClientConnInterface,
+	node pki.Node, status *nodev1.NodeStatus, store *pki.Store, conn grpc.ClientConnInterface,
 	nodeOf func(context.Context, bool) (*nodev1.Node, error),
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
+	images, err := image.NewLibrary(image.LibraryConfig{
+		Dir: filepath.Join(i.cfg.dir, "unpacked"), Layouts: i.cfg.images, Settings: i.cfg.registries, Log: i.log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	return pods.New(pods.Config{
 		Dir: i.cfg.podsDir, Users: i.cfg.podUsers, Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address),
-		BootID: i.boot.ID, Conn: conn,
-		Supervisor: i.supervisor, Images: image.NewStore(i.cfg.images...), HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
+		Addresses: i.cfg.addresses, BootID: i.boot.ID, Conn: conn,
+		Authority: store.Files().CA, Gateways: store.Endpoints,
+		Supervisor: i.supervisor, Images: images, HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
+		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})
 }

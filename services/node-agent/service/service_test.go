@@ -31,6 +31,15 @@ import (
 const memberVariable = "WINDLASS_TEST_MEMBER"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "serve" && os.Args[2] == "container-logger" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := ContainerLogger(ctx, os.Args[3:], os.Stderr)
+		stop()
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(memberVariable) != "" {
 		os.Exit(playMember(os.Args[1:]))
 	}
@@ -335,6 +344,7 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 		t.Helper()
 		servetest.Await(t, func() string {
 			list, err := process.Running(b.path("run"))
+			list = slices.DeleteFunc(list, func(f process.Found) bool { return f.Name == "logger" })
 			if err != nil || len(list) != 1 {
 				return fmt.Sprintf("the container runs: %v, %v", list, err)
 			}
@@ -361,7 +371,7 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 	}
 	c.awaitBeats("m-0", 1)
 	c.locked(func() {
-		if h := c.node("m-0"); len(h.conditions) != 2 || len(h.registration.GetStatus().GetConditions()) != 0 {
+		if h := c.node("m-0"); len(h.conditions) != 4 || len(h.registration.GetStatus().GetConditions()) != 0 {
 			t.Errorf("conditions %v", h.conditions)
 		}
 		c.node("m-0").reboot = c.node("m-0").boot

@@ -28,6 +28,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/ledger"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/provider-local/address"
 )
@@ -104,11 +105,13 @@ const (
 
 // Config says where instances live and how they are started.
 type Config struct {
-	Dir      string     // of the provider
-	Cluster  string     // name of the cluster, part of the provider ids
-	Subnet   netip.Addr // first address of the /24 that instances get addresses from
-	First    int        // last number of the lowest address that instances get; 0 means 10
-	Network  address.Interface
+	Dir     string     // of the provider
+	Cluster string     // name of the cluster, part of the provider ids
+	Subnet  netip.Addr // first address of the /24 that instances get addresses from
+	First   int        // last number of the lowest address that instances get; 0 means 10
+	Network address.Interface
+	// PodRange is where each pod gets an address of its own; the zero prefix: pods have their machine's.
+	PodRange netip.Prefix
 	Windlass string // executable that holds the node-agent
 	// PodsDir holds the pods of each machine, by its name; empty: they are in the machine's own directory.
 	PodsDir string
@@ -339,6 +342,9 @@ func (m *Manager) boot(i *Instance) error {
 	if m.cfg.PodsDir != "" {
 		args = append(args, "--pods-dir", filepath.Join(m.cfg.PodsDir, i.MachineName))
 	}
+	if m.cfg.PodRange.IsValid() {
+		args = append(args, "--pod-range", m.cfg.PodRange.String(), "--host-dir", m.hostDir())
+	}
 	users, err := m.users(i)
 	if err != nil {
 		return err
@@ -353,6 +359,9 @@ func (m *Manager) boot(i *Instance) error {
 		Name: i.MachineName, Path: m.cfg.Windlass, Args: args, Dir: dir, LogFile: filepath.Join(dir, "agent.log"),
 	})
 }
+
+// hostDir returns the directory that all agents of this provider share.
+func (m *Manager) hostDir() string { return filepath.Join(m.cfg.Dir, "host") }
 
 // users returns the users that the pods of an instance run as: no other instance has its address, nor its users.
 func (m *Manager) users(i *Instance) (process.Users, error) {
@@ -399,6 +408,10 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 		return err
 	}
 	if err := m.cfg.Network.Remove(i.Address); err != nil {
+		return err
+	}
+	addresses := loopback.Addresses{Dir: filepath.Join(m.hostDir(), loopback.PodsDir), Range: m.cfg.PodRange}
+	if err := addresses.Sweep(i.MachineName, func(string, string) bool { return false }); err != nil {
 		return err
 	}
 	// The record goes first: a directory without one is rubbish, a record without its directory would be a riddle.

@@ -30,12 +30,15 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	var podUsers process.Users
 	var network address.Interface
 	var first int
+	var podRange string
 	fs := pflag.NewFlagSet("provider-local", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	cfg.Flags(fs)
 	fs.StringVar(&subnet, "subnet", "", `first three numbers of the machines' addresses, as "127.1.2"`)
 	fs.StringVar(&network.Name, "interface", "",
 		"interface to put the machines' addresses on; empty for addresses of the loopback network")
+	fs.StringVar(&podRange, "pod-range", "",
+		"range of loopback addresses, as 127.240.16.0/20, of which each pod gets its own (default: pods have their machine's)")
 	fs.IntVar(&first, "first-host", 10, "last number of the lowest address that machines get, 2 to 250")
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
@@ -56,6 +59,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if first < 2 || first > 250 {
 		return fmt.Errorf("--first-host %d: must be from 2 to 250", first)
 	}
+	pods, err := parseRange(podRange)
+	if err != nil {
+		return err
+	}
 	if podUsers.Count > 0 {
 		if err := podUsers.Check(); err != nil {
 			return fmt.Errorf("--pod-users %s: %w", podUsers.String(), err)
@@ -64,7 +71,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
 		m, err := instance.New(instance.Config{
 			Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network,
-			Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
+			PodRange: pods, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
 		})
 		if err != nil {
 			return nil, err
@@ -72,4 +79,16 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		providerv1.RegisterProviderServiceServer(p.Services, server.New(m))
 		return []serve.Part{m.Run}, nil
 	})
+}
+
+// parseRange reads a range of loopback addresses; an empty one is the zero prefix.
+func parseRange(s string) (netip.Prefix, error) {
+	if s == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8 || p.Bits() > 30 {
+		return p, fmt.Errorf("--pod-range %q: must be a range of loopback addresses, as 127.240.16.0/20", s)
+	}
+	return p.Masked(), nil
 }

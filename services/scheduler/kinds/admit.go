@@ -64,7 +64,7 @@ func (t *Tables) admitNew(w *resource.Write[*schedulingv1.Pod]) error {
 		return err
 	}
 	pod.Spec, pod.Status = a.Pod.GetSpec(), a.Pod.GetStatus()
-	return nil
+	return t.admitAccount(pod)
 }
 
 // MayBind reports whether a caller may choose the node of a pod.

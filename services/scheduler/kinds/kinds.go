@@ -46,6 +46,7 @@ type Tables struct {
 	StorageClasses         *resource.Table[*schedulingv1.StorageClass]
 	ConfigMaps             *resource.Table[*schedulingv1.ConfigMap]
 	Secrets                *resource.Table[*schedulingv1.Secret]
+	ServiceAccounts        *resource.Table[*schedulingv1.ServiceAccount]
 	Policies               *resource.Table[*schedulingv1.Policy]
 	AdmissionConfigs       *resource.Table[*schedulingv1.AdmissionConfig]
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
@@ -179,6 +180,7 @@ func New(cfg Config) *Tables {
 		Default: defaultSecret, Validate: validateSecret, ValidateUpdate: validateSecretUpdate, Admit: t.admitSecret,
 		Sealed: true,
 	})
+	t.ServiceAccounts = reviewed(t, resource.Config[*schedulingv1.ServiceAccount]{Validate: validateServiceAccount})
 	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{
 		Default: t.defaultPolicy, Validate: validatePolicy,
 		Admit: t.admitPolicy,
@@ -205,7 +207,7 @@ func New(cfg Config) *Tables {
 		Admit:          admitBinding[*rbacv1.ClusterRoleBinding](cfg.Policy),
 	})
 	t.RoleBindings = table(t, resource.Config[*rbacv1.RoleBinding]{
-		Default:        defaultBinding[*rbacv1.RoleBinding],
+		Default: defaultBinding[*rbacv1.RoleBinding], Validate: validateBinding[*rbacv1.RoleBinding],
 		ValidateUpdate: validateBindingUpdate[*rbacv1.RoleBinding],
 		Admit:          admitBinding[*rbacv1.RoleBinding](cfg.Policy),
 	})

@@ -539,10 +539,10 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 func TestATemplateIsRefusedForWhatIsNotInForce(t *testing.T) {
 	tab := tables(t)
 	probed := template("a", "")
-	probed.Spec.Containers[0].ReadinessProbe = &structpb.Struct{Fields: map[string]*structpb.Value{
-		"exec": structpb.NewStringValue("true"),
+	probed.Spec.SecurityContext = &structpb.Struct{Fields: map[string]*structpb.Value{
+		"fsGroup": structpb.NewNumberValue(5),
 	}}
-	field := []string{"spec.template.spec.containers[0].readinessProbe"}
+	field := []string{"spec.template.spec.securityContext.fsGroup"}
 	_, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
 		Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: probed},
 	})
@@ -556,7 +556,7 @@ func TestATemplateIsRefusedForWhatIsNotInForce(t *testing.T) {
 		t.Errorf("DaemonSet = %v", err)
 	}
 	_, err = tab.Pods.Create(t.Context(), &schedulingv1.Pod{Metadata: meta("p"), Spec: probed.Spec})
-	if !slices.Equal(wrong(err), []string{"spec.containers[0].readinessProbe"}) {
+	if !slices.Equal(wrong(err), []string{"spec.securityContext.fsGroup"}) {
 		t.Errorf("Pod = %v", err)
 	}
 }
@@ -661,10 +661,20 @@ func TestABindingKeepsItsRole(t *testing.T) {
 		t.Fatalf("a RoleBinding without API groups: %v, %v", b, err)
 	}
 	b.Subjects = append(b.Subjects, &rbacv1.Subject{Kind: "ServiceAccount", Name: "s"})
-	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"subjects[1].kind"}) {
-		t.Errorf("a service account: %v", err)
+	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"subjects[1].namespace"}) {
+		t.Errorf("a service account without a namespace: %v", err)
 	}
-	b.Subjects[1].Kind = "Group"
+	b.Subjects[1] = &rbacv1.Subject{Kind: "ServiceAccount", Namespace: "a:b", Name: "c:d", ApiGroup: identity.RolesGroup}
+	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{
+		"subjects[1].apiGroup", "subjects[1].name", "subjects[1].namespace",
+	}) {
+		t.Errorf("a service account with odd characters: %v", err)
+	}
+	b.Subjects[1] = &rbacv1.Subject{Kind: "Group", Name: "s", Namespace: "default"}
+	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"subjects[1].namespace"}) {
+		t.Errorf("a group with a namespace: %v", err)
+	}
+	b.Subjects[1].Namespace = ""
 	if b, err = tab.RoleBindings.Update(t.Context(), b); err != nil || len(b.GetSubjects()) != 2 {
 		t.Errorf("another subject: %v", err)
 	}

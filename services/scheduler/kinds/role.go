@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // maxRights is how many single rights a role may have, one for each combination of verb, API group, resource and name:
@@ -50,15 +51,43 @@ func defaultBinding[T binding](b T) {
 		ref.ApiGroup = cmp.Or(ref.GetApiGroup(), identity.RolesGroup)
 	}
 	for _, s := range b.GetSubjects() {
-		s.ApiGroup = cmp.Or(s.GetApiGroup(), identity.RolesGroup)
+		if s.GetKind() != serviceAccountKind {
+			s.ApiGroup = cmp.Or(s.GetApiGroup(), identity.RolesGroup)
+		}
 	}
 }
 
+const serviceAccountKind = "ServiceAccount"
+
 func validateClusterRoleBinding(b *rbacv1.ClusterRoleBinding) []object.Fault {
+	bad := validateBinding(b)
 	if b.GetRoleRef().GetKind() == "Role" {
-		return []object.Fault{{Path: "roleRef.kind", Description: `must be "ClusterRole": a Role is in a namespace`}}
+		bad = append(bad, object.Fault{Path: "roleRef.kind", Description: `must be "ClusterRole": a Role is in a namespace`})
 	}
-	return nil
+	return bad
+}
+
+// validateBinding checks the subjects that are service accounts, which alone have a namespace.
+func validateBinding[T binding](b T) (bad []object.Fault) {
+	for i, s := range b.GetSubjects() {
+		at := fmt.Sprintf("subjects[%d]", i)
+		if s.GetKind() != serviceAccountKind {
+			if s.GetNamespace() != "" {
+				bad = append(bad, object.Faultf(at+".namespace", "must be empty for a subject of the kind %s", s.GetKind()))
+			}
+			continue
+		}
+		if s.GetApiGroup() != "" {
+			bad = append(bad, object.Faultf(at+".apiGroup", "must be empty for a ServiceAccount"))
+		}
+		for _, why := range validation.IsDNS1123Label(s.GetNamespace()) {
+			bad = append(bad, object.Faultf(at+".namespace", "must be the namespace of the service account: %s", why))
+		}
+		for _, why := range validation.IsDNS1123Subdomain(s.GetName()) {
+			bad = append(bad, object.Faultf(at+".name", "must be the name of a service account: %s", why))
+		}
+	}
+	return bad
 }
 
 // validateBindingUpdate keeps a binding's role: a binding that is given another one would change what its subjects may

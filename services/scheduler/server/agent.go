@@ -9,6 +9,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
@@ -60,7 +61,7 @@ func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
-	return s.Tables.Pods.Modify(ctx, keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
+	out, err := s.Tables.Pods.Modify(ctx, keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
 		if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
 			return err
 		}
@@ -79,7 +80,19 @@ func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest
 		pod.Status = next
 		return nil
 	}, resource.WriteOptions{Own: true})
+	if err != nil {
+		return nil, err
+	}
+	told := events.From(s.Events, "node-agent, "+r.GetNodeName())
+	for _, e := range r.GetEvents() {
+		told.Event(out, e.GetType(), e.GetReason(), e.GetMessage())
+	}
+	return out, nil
 }
+
+// ofAgents are the conditions of a pod that its agent says. Others are written by the scheduler, or by those whose
+// conditions the pod's readiness gates name.
+var ofAgents = []string{"Initialized", "ContainersReady", "Ready"}
 
 // keepForeign takes over what others than the agent write.
 func keepForeign(have, next *schedulingv1.PodStatus) {
@@ -88,9 +101,7 @@ func keepForeign(have, next *schedulingv1.PodStatus) {
 	}
 	next.QosClass, next.NominatedNodeName = have.GetQosClass(), have.GetNominatedNodeName()
 	var conditions []*schedulingv1.PodCondition
-	foreign := func(c *schedulingv1.PodCondition) bool {
-		return c.GetType() == placement.PodScheduled || c.GetType() == placement.DisruptionTarget
-	}
+	foreign := func(c *schedulingv1.PodCondition) bool { return !slices.Contains(ofAgents, c.GetType()) }
 	for _, c := range have.GetConditions() {
 		if foreign(c) {
 			conditions = append(conditions, c)

@@ -19,21 +19,9 @@ import (
 func (s *Agents) ResolveConfig(ctx context.Context, r *schedulingv1.ResolveConfigRequest) (
 	*schedulingv1.ResolveConfigResponse, error,
 ) {
-	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
+	pod, err := s.ownPod(ctx, r.GetNodeName(), r.GetNamespace(), r.GetName(), r.GetUid())
+	if err != nil {
 		return nil, err
-	}
-	pod, ok := s.Tables.Pods.Lookup(r.GetNamespace(), r.GetName())
-	if !ok || runsOn(pod, r.GetNodeName(), r.GetUid()) != nil { // the cache may lag behind
-		var err error
-		if pod, err = s.Tables.Pods.Get(ctx, r.GetNamespace(), r.GetName()); err != nil {
-			return nil, err
-		}
-		if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
-			return nil, err
-		}
-	}
-	if placement.Terminated(pod) {
-		return nil, rpcerr.Forbidden(fmt.Sprintf("pod %q has ended", r.GetName()))
 	}
 	maps, secrets := podconfig.References(pod.GetSpec())
 	out := &schedulingv1.ResolveConfigResponse{
@@ -44,6 +32,27 @@ func (s *Agents) ResolveConfig(ctx context.Context, r *schedulingv1.ResolveConfi
 		return &schedulingv1.ResolveConfigResponse{Version: out.Version, Unchanged: true}, nil
 	}
 	return out, nil
+}
+
+// ownPod returns a pod that is bound to the node of the agent that calls, and has not ended.
+func (s *Agents) ownPod(ctx context.Context, node, namespace, name, uid string) (*schedulingv1.Pod, error) {
+	if err := s.Nodes.Speaks(ctx, node); err != nil {
+		return nil, err
+	}
+	pod, ok := s.Tables.Pods.Lookup(namespace, name)
+	if !ok || runsOn(pod, node, uid) != nil { // the cache may lag behind
+		var err error
+		if pod, err = s.Tables.Pods.Get(ctx, namespace, name); err != nil {
+			return nil, err
+		}
+		if err := runsOn(pod, node, uid); err != nil {
+			return nil, err
+		}
+	}
+	if placement.Terminated(pod) {
+		return nil, rpcerr.Forbidden(fmt.Sprintf("pod %q has ended", name))
+	}
+	return pod, nil
 }
 
 // named returns the objects of a namespace with these names, without those that do not exist.

@@ -186,6 +186,10 @@ func (s *Pods) clusterOf(ctx context.Context, r *schedulingv1.ExplainPodRequest)
 		if err := s.nodesKnown(); err != nil {
 			return nil, nil, err
 		}
+		// A caller who saw a pod bound, or go, does not get an answer about the time before.
+		if err := s.Tables.Pods.CatchUp(ctx); err != nil {
+			return nil, nil, err
+		}
 		nodes, pods = s.Nodes.All(), s.Tables.Pods.All()
 	}
 	nodes, fields := supposed(nodes, r)

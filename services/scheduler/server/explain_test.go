@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -41,8 +42,13 @@ func (follower) Explain(context.Context, *plan.Profile, *schedulingv1.Pod, func(
 
 func follow(t *testing.T) Config {
 	t.Helper()
+	return followStore(t, etcdtest.Store(t))
+}
+
+func followStore(t *testing.T, st *store.Store) Config {
+	t.Helper()
 	tables := kinds.New(kinds.Config{
-		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{},
+		Store: st, Validator: protovalidate.GlobalValidator, Nodes: everyNode{},
 		Log:     slog.New(slog.DiscardHandler),
 		MayBind: func(identity.Caller, string, string) bool { return true },
 	})
@@ -89,6 +95,58 @@ func TestExplainNeedsNodesAndBoundsWhatItIsGiven(t *testing.T) {
 	if out, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod, Nodes: nodes(2)}); err != nil ||
 		len(out.GetNodes()) != 2 {
 		t.Errorf("ExplainPod = %v, %v", out, err)
+	}
+}
+
+// oneNode is a cluster of one node.
+type oneNode struct{ everyNode }
+
+func (oneNode) IsSynced() bool { return true }
+
+func (oneNode) All() []*nodev1.Node {
+	return []*nodev1.Node{{
+		Metadata: &metav1.ObjectMeta{Name: "a"},
+		Status:   &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewStringValue("100")}},
+	}}
+}
+
+// TestAnExplanationKnowsWhatWasStoredBeforeIt has another replica store pods that have a port of the node.
+func TestAnExplanationKnowsWhatWasStoredBeforeIt(t *testing.T) {
+	st := etcdtest.Store(t)
+	cfg := followStore(t, st)
+	cfg.Nodes = oneNode{}
+	s, other := NewPods(cfg), followStore(t, st).Tables.Pods
+	for i := range 20 {
+		pod := func(name, node string) *schedulingv1.Pod {
+			return &schedulingv1.Pod{
+				Metadata: &metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(name, i)},
+				Spec: &schedulingv1.PodSpec{
+					NodeName: node, Containers: []*schedulingv1.Container{{
+						Name: "c", Image: "pause", Ports: []*schedulingv1.ContainerPort{{
+							ContainerPort: 80, HostPort: int32(1000 + i),
+						}},
+					}},
+				},
+			}
+		}
+		if _, err := other.Create(t.Context(), pod("bound", "a")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod("next", "")})
+		if err != nil || got.GetBest() != "" {
+			t.Fatalf("the port of pod %d is taken, and the explanation is %v, %v", i, got, err)
+		}
+		if _, err := other.Create(t.Context(), pod("waiting", "")); err != nil {
+			t.Fatal(err)
+		}
+		where, err := s.PlanPlacement(t.Context(), &schedulingv1.PlanPlacementRequest{
+			Variations: []*schedulingv1.PlanPlacementRequest_Variation{{
+				Place: []*schedulingv1.PlanPlacementRequest_PodName{{Namespace: "default", Name: fmt.Sprint("waiting", i)}},
+			}},
+		})
+		if err != nil || len(where.GetResults()[0].GetPlacements()) != 1 {
+			t.Fatalf("waiting pod %d is placed by %v, %v", i, where, err)
+		}
 	}
 }
 

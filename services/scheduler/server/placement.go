@@ -32,9 +32,12 @@ func (s *Pods) PlanPlacement(ctx context.Context, r *schedulingv1.PlanPlacementR
 	} else if err := s.nodesKnown(); err != nil {
 		return nil, err
 	}
-	pods := s.Tables.Pods.All()
-	if r.GetPods() != nil {
-		pods = r.GetPods().GetItems()
+	pods := r.GetPods().GetItems()
+	if r.GetPods() == nil {
+		if err := s.Tables.Pods.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		pods = s.Tables.Pods.All()
 	}
 	byName := make(map[object.Key]*schedulingv1.Pod, len(pods))
 	for _, pod := range pods {

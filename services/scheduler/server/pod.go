@@ -40,6 +40,7 @@ type Config struct {
 	Placer    Placer
 	Storage   Storage
 	Extenders Extenders
+	Signer    Signer
 	Now       func() time.Time
 	Log       *slog.Logger
 }

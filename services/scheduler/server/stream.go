@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -22,6 +23,9 @@ import (
 // GetPodLog sends what a container wrote.
 func (s *Pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStreamingServer[httpbody.HttpBody]) error {
 	ctx := stream.Context()
+	if r.SinceSeconds != nil && r.GetSinceTime() != nil {
+		return rpcerr.Invalid(object.Fault{Path: "sinceTime", Description: "must not be set together with sinceSeconds"})
+	}
 	pod, container, err := s.target(ctx, r.GetNamespace(), r.GetName(), r.GetContainer())
 	if err != nil {
 		return err
@@ -41,7 +45,7 @@ func (s *Pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStr
 		case err != nil:
 			return unanswered(pod, err)
 		case m.GetError() != "":
-			return failed(pod, m.GetError())
+			return failed(pod, m)
 		}
 		if len(m.GetStdout()) == 0 {
 			continue
@@ -102,13 +106,12 @@ func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, scheduli
 	m *schedulingv1.ExecPodRequest, to *relay.Request,
 ) {
 	for {
-		if len(m.GetStdin()) > 0 || m.GetStdinClosed() {
-			if err := to.Send(&schedulingv1.DeliverResponse{Stdin: m.GetStdin(), StdinClosed: m.GetStdinClosed()}); err != nil {
+		if len(m.GetStdin()) > 0 || m.GetStdinClosed() || m.GetTerminalSize() != nil {
+			if err := to.Send(&schedulingv1.DeliverResponse{
+				Stdin: m.GetStdin(), StdinClosed: m.GetStdinClosed(), TerminalSize: m.GetTerminalSize(),
+			}); err != nil {
 				return
 			}
-		}
-		if m.GetStdinClosed() {
-			return
 		}
 		var err error
 		if m, err = stream.Recv(); err != nil {
@@ -132,7 +135,7 @@ func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedul
 		case err != nil:
 			return unanswered(pod, err)
 		case m.GetError() != "":
-			return failed(pod, m.GetError())
+			return failed(pod, m)
 		}
 		done = done || m.ExitCode != nil
 		if len(m.GetStdout()) == 0 && len(m.GetStderr()) == 0 && m.ExitCode == nil {
@@ -203,7 +206,13 @@ func unanswered(pod *schedulingv1.Pod, err error) error {
 }
 
 // failed passes on why an agent could not do it.
-func failed(pod *schedulingv1.Pod, why string) error {
+func failed(pod *schedulingv1.Pod, m *schedulingv1.DeliverRequest) error {
+	if m.GetExhausted() {
+		return rpcerr.TooMany(m.GetError(), exhaustedAgain)
+	}
 	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+pod.GetMetadata().GetName(),
-		why)
+		m.GetError())
 }
+
+// exhaustedAgain is when a request may be repeated that a node has no room for: some of the others may have ended.
+const exhaustedAgain = 5 * time.Second

@@ -13,6 +13,7 @@ import (
 	admissionregistrationv1 "github.com/windlass-dev/windlass/gen/windlass/admissionregistration/v1"
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/accounttoken"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -91,6 +92,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside
 		Placer: placer, Storage: storage,
 		// Its own: users who ask for explanations do not use up the calls of placement.
 		Extenders: &extender.Asker{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log},
+		Signer:    accounttoken.NewSigner(p.Files()),
 		Now:       time.Now, Log: p.Log,
 	})
 	return []serve.Part{
@@ -141,6 +143,8 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.StorageClasses, &schedulingv1.StorageClassService_ServiceDesc, nil)
 	g.Add(t.ConfigMaps, &schedulingv1.ConfigMapService_ServiceDesc, nil)
 	g.Add(t.Secrets, &schedulingv1.SecretService_ServiceDesc, nil)
+	g.Add(t.ServiceAccounts, &schedulingv1.ServiceAccountService_ServiceDesc, nil)
+	schedulingv1.RegisterServiceAccountTokenServiceServer(p.Services, &server.Tokens{Config: cfg})
 	g.Add(t.Policies, &schedulingv1.PolicyService_ServiceDesc, nil)
 	g.Add(t.AdmissionConfigs, &schedulingv1.AdmissionConfigService_ServiceDesc, nil)
 	g.Add(t.MasterConfigs, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil)

@@ -48,7 +48,7 @@ func TestEveryOwnedKindIsFound(t *testing.T) {
 			t.Errorf("%v has no owner", want)
 		}
 	}
-	if a.kinds[[2]string{"v1", "ServiceAccount"}] != nil ||
+	if a.kinds[[2]string{"v1", "LimitRange"}] != nil ||
 		a.kinds[[2]string{"config.openshift.io/v1", "ClusterVersion"}] != nil {
 		t.Error("a kind without an owner has one")
 	}

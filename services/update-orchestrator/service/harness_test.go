@@ -242,7 +242,7 @@ func operator(name, version string) string {
 }
 
 func kept(name, version string) string {
-	return manifest("ServiceAccount", "v1", name, "data:\n  version: "+version+"\n")
+	return manifest("LimitRange", "v1", name, "data:\n  version: "+version+"\n")
 }
 
 func service(name string) string {

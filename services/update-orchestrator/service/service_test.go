@@ -200,11 +200,11 @@ func TestAnUpdateGoesOnAfterAKillAtEachManifest(t *testing.T) {
 		return slices.IndexFunc(order, func(key string) bool { return strings.HasPrefix(key, prefix) })
 	}
 	for _, pair := range [][2]string{
-		{"manifests/serviceaccount-archive-", "clusteroperators/archive"},
-		{"manifests/serviceaccount-ledger-", "clusteroperators/ledger"},
-		{"clusteroperators/archive", "manifests/serviceaccount-beacon-"},
-		{"clusteroperators/ledger", "manifests/serviceaccount-beacon-"},
-		{"manifests/serviceaccount-beacon-", "clusteroperators/beacon"},
+		{"manifests/limitrange-archive-", "clusteroperators/archive"},
+		{"manifests/limitrange-ledger-", "clusteroperators/ledger"},
+		{"clusteroperators/archive", "manifests/limitrange-beacon-"},
+		{"clusteroperators/ledger", "manifests/limitrange-beacon-"},
+		{"manifests/limitrange-beacon-", "clusteroperators/beacon"},
 		{"clusteroperators/beacon", "deployments/beacon"},
 		{"deployments/beacon", "machineconfigs/"},
 	} {

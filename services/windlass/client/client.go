@@ -7,13 +7,20 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -31,6 +38,8 @@ type Target struct {
 	Key     string // file of its key
 	Token   string // bearer token, instead of a certificate
 
+	account string // in a pod: the directory of its service account, with a token that is renewed
+
 	Warn func(text string) // receives the cluster's warnings; nil discards them
 }
 
@@ -42,13 +51,39 @@ const (
 	EnvCert    = "WINDLASS_CERT"
 	EnvKey     = "WINDLASS_KEY"
 	EnvToken   = "WINDLASS_TOKEN"
+	envAccount = "WINDLASS_SERVICEACCOUNT" // set by the agent in the containers of pods
 )
+
+// inPod returns the directory of the pod's service account if that says which cluster is meant, and as whom to call it:
+// in a container, unless a flag or a variable says something else.
+func (t Target) inPod() string {
+	if t.Cluster != "" || t.Server != "" || t.Token != "" || t.Cert != "" ||
+		os.Getenv(EnvToken) != "" || os.Getenv(EnvCert) != "" || os.Getenv(EnvServer) == "" {
+		return ""
+	}
+	return os.Getenv(envAccount)
+}
+
+// PodNamespace returns the namespace of the pod that this process runs in, if the pod's service account is used; else
+// "".
+func (t Target) PodNamespace() string {
+	dir := t.inPod()
+	if dir == "" {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "namespace"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
 
 // errNoCluster means that nothing says which cluster is meant, or that there is none of that name.
 var errNoCluster = errors.New("no cluster")
 
 // Resolve fills in what is left empty: from the environment, and from the directory of the cluster on this machine.
 func (t Target) Resolve() (Target, error) {
+	t.account = t.inPod()
 	for _, v := range []struct {
 		field *string
 		env   string
@@ -108,11 +143,52 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 	if t.Warn != nil {
 		opts = append(opts, grpc.WithUnaryInterceptor(warnings(t.Warn)))
 	}
-	if t.Token != "" {
+	server := strings.TrimPrefix(t.Server, "https://")
+	switch {
+	case t.account != "":
+		opts = append(opts, grpc.WithPerRPCCredentials(accountToken(t.account)),
+			grpc.WithResolvers(gateways(t.account, server)))
+		return grpc.NewClient(podScheme+":///"+server, opts...)
+	case t.Token != "":
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer(t.Token)))
 	}
-	return grpc.NewClient("passthrough:///"+strings.TrimPrefix(t.Server, "https://"), opts...)
+	return grpc.NewClient("passthrough:///"+server, opts...)
 }
+
+const podScheme = "windlass-pod"
+
+// gateways returns what resolves to the gateways of a pod: that of its variable, then the others of the directory of
+// its service account. One that does not answer is passed over.
+func gateways(account, first string) resolver.Builder {
+	list := []string{first}
+	if text, err := os.ReadFile(filepath.Join(account, "gateways")); err == nil {
+		list = append(list, strings.Fields(string(text))...)
+	}
+	var state resolver.State
+	for i, endpoint := range list {
+		if host, _, err := net.SplitHostPort(endpoint); err == nil && slices.Index(list, endpoint) == i {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: endpoint, ServerName: host})
+		}
+	}
+	b := manual.NewBuilderWithScheme(podScheme)
+	b.InitialState(state)
+	return b
+}
+
+// accountToken is the directory of a service account, whose token is sent with each call as it is then.
+type accountToken string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (a accountToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	token, err := os.ReadFile(filepath.Join(string(a), "token"))
+	if err != nil {
+		return nil, status.Errorf(codes.Unauthenticated, "the token of the pod's service account cannot be read: %v", err)
+	}
+	return bearer(token).GetRequestMetadata(context.Background())
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (accountToken) RequireTransportSecurity() bool { return true }
 
 // warnings passes on what the cluster warns of with its answers.
 func warnings(warn func(string)) grpc.UnaryClientInterceptor {

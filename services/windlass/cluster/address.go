@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -50,11 +51,9 @@ func (c *Cluster) listen(program string, step int) string {
 // that a cluster that is removed and created again usually gets the same addresses.
 func freeSubnet(dir string) (string, error) {
 	taken := takenSubnets()
-	h := fnv.New32a()
-	h.Write([]byte(dir))
 	const low, high = 16, 240 // 127.0.0.x is everybody's; leave the ends alone
 	const size = (high - low) * 256
-	start := h.Sum32() % size
+	start := offsetOf(dir) % size
 	for i := range uint32(size) {
 		n := (start + i) % size
 		subnet := fmt.Sprintf("127.%d.%d", low+n/256, n%256)
@@ -63,6 +62,33 @@ func freeSubnet(dir string) (string, error) {
 		}
 	}
 	return "", errors.New("no free addresses in 127.0.0.0/8")
+}
+
+// offsetOf returns where a cluster starts its search.
+func offsetOf(dir string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(dir))
+	return h.Sum32()
+}
+
+// EnsureNetwork gives the cluster a range for the addresses of its pods that no other cluster of this user has, also of
+// those that are down. A cluster in containers has none: its machines are not on the loopback network. If all are
+// taken it has none either, and its pods have the addresses of their machines.
+func (c *Cluster) EnsureNetwork() {
+	if c.Containers || c.Network > 0 {
+		return
+	}
+	taken := map[int]bool{}
+	for _, s := range otherSettings() {
+		taken[s.Network] = true
+	}
+	start := int(offsetOf(c.dir) % loopback.Networks)
+	for i := range loopback.Networks {
+		if n := (start+i)%loopback.Networks + 1; !taken[n] {
+			c.Network = n
+			return
+		}
+	}
 }
 
 func usable(subnet string) bool {
@@ -77,16 +103,24 @@ func usable(subnet string) bool {
 // takenSubnets returns those of this user's clusters, also of those that are down.
 func takenSubnets() map[string]bool {
 	taken := map[string]bool{}
+	for _, s := range otherSettings() {
+		taken[s.Subnet] = true
+	}
+	return taken
+}
+
+// otherSettings returns the settings of this user's clusters that can be read.
+func otherSettings() (all []Settings) {
 	home, err := homeFolder()
 	if err != nil {
-		return taken
+		return nil
 	}
 	files, _ := filepath.Glob(filepath.Join(home, "clusters", "*", settingsFile))
 	for _, f := range files {
 		var s Settings
 		if raw, err := os.ReadFile(f); err == nil && json.Unmarshal(raw, &s) == nil {
-			taken[s.Subnet] = true
+			all = append(all, s)
 		}
 	}
-	return taken
+	return all
 }

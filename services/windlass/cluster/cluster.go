@@ -54,6 +54,9 @@ type Settings struct {
 	Lifetime     Lifetime  `json:"certificateLifetime"`
 	Seeded       bool      `json:"seeded"`                 // the documents that the cluster begins with have been created
 	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
+	// Network is the cluster's number in package loopback, which gives a range for the addresses of pods; 0 where there is
+	// none.
+	Network int `json:"network,omitempty"`
 	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do
 	// not.
 	PodsDir string `json:"podsDirectory,omitempty"`
@@ -172,6 +175,7 @@ func Create(s Settings) (*Cluster, error) {
 	if err := c.EnsurePodUsers(); err != nil {
 		return nil, err
 	}
+	c.EnsureNetwork()
 	return c, c.Save()
 }
 

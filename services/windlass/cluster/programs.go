@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -48,6 +49,9 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 		if c.Containers {
 			flags = append(flags, "--interface", "eth0", "--first-host", firstMachine) // those below are the containers' own
+		}
+		if c.Network > 0 {
+			flags = append(flags, "--pod-range", loopback.PodRange(c.Network).String())
 		}
 		if users := c.PodUsers(); users.Count > 0 {
 			flags = append(flags, "--pods-dir", c.podsDir(), "--pod-users", users.String())

@@ -104,7 +104,7 @@ func newRoot(e *session.Env) *cobra.Command {
 		lifecycle.NewVersion(e),
 		objects.NewGet(e), objects.NewCreate(e), objects.NewApply(e), objects.NewReplace(e), objects.NewEdit(e),
 		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
-		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e),
+		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e), objects.NewTop(e),
 		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
 		audit.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
 		provider.New(e),

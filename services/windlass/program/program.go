@@ -15,8 +15,11 @@ import (
 
 // find returns the entry of a program.
 func find(name string) (func(ctx context.Context, args []string, stderr io.Writer) error, bool) {
-	if name == helloPod {
+	switch name {
+	case helloPod:
 		return nodeagent.HelloPod, true
+	case containerLogger:
+		return nodeagent.ContainerLogger, true
 	}
 	run, ok := services[name]
 	return run, ok
@@ -25,9 +28,12 @@ func find(name string) (func(ctx context.Context, args []string, stderr io.Write
 // helloPod is the process of the image that the documents' pods name.
 const helloPod = "hello-pod"
 
+// containerLogger writes the logs of an agent's containers.
+const containerLogger = "container-logger"
+
 // List returns the names of all programs in order.
 func List() []string {
-	names := append(slices.Collect(maps.Keys(services)), helloPod)
+	names := append(slices.Collect(maps.Keys(services)), helloPod, containerLogger)
 	slices.Sort(names)
 	return names
 }

@@ -11,12 +11,24 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 )
 
 func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
-	ready, restarts := 0, int32(0)
+	ready, restarts, containers := 0, int32(0), len(p.GetSpec().GetContainers())
 	var last time.Time
-	for _, s := range p.GetStatus().GetContainerStatuses() {
+	running := slices.Clone(p.GetStatus().GetContainerStatuses())
+	for _, s := range p.GetStatus().GetInitContainerStatuses() { // sidecars count as containers, as in kubectl
+		if isSidecar(p, s.GetName()) {
+			running = append(running, s)
+		}
+	}
+	for _, c := range p.GetSpec().GetInitContainers() {
+		if placement.IsSidecar(c) {
+			containers++
+		}
+	}
+	for _, s := range running {
 		if s.GetReady() {
 			ready++
 		}
@@ -27,7 +39,7 @@ func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
 	}
 	switch c.GetName() {
 	case "READY":
-		return fmt.Sprintf("%d/%d", ready, len(p.GetSpec().GetContainers()))
+		return fmt.Sprintf("%d/%d", ready, containers)
 	case "STATUS":
 		return PodStatus(p)
 	case "RESTARTS":
@@ -50,8 +62,9 @@ func PodStatus(p *schedulingv1.Pod) string {
 	}
 	for i, s := range st.GetInitContainerStatuses() {
 		switch state := s.GetState(); {
-		case state.GetTerminated() != nil && state.GetTerminated().GetExitCode() == 0:
-			continue
+		case isSidecar(p, s.GetName()) && (s.GetStarted() || placement.PodCondition(p, "Initialized").GetStatus() == "True"),
+			state.GetTerminated() != nil && state.GetTerminated().GetExitCode() == 0:
+			continue // a sidecar that ends later holds up no other
 		case state.GetTerminated() != nil:
 			status = "Init:" + ended(state.GetTerminated())
 		case state.GetWaiting().GetReason() != "" && state.GetWaiting().GetReason() != "PodInitializing":
@@ -78,6 +91,13 @@ func PodStatus(p *schedulingv1.Pod) string {
 		return "Unknown"
 	}
 	return "Terminating"
+}
+
+// isSidecar reports whether the container of that name is a sidecar.
+func isSidecar(p *schedulingv1.Pod, name string) bool {
+	return slices.ContainsFunc(p.GetSpec().GetInitContainers(), func(c *schedulingv1.Container) bool {
+		return c.GetName() == name && placement.IsSidecar(c)
+	})
 }
 
 func ended(t *schedulingv1.ContainerStateTerminated) string {

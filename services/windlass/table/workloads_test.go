@@ -66,6 +66,21 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 			"NAME,READY,STATUS,RESTARTS,AGE|x,0/1,Init:1/2,0,90m",
 		},
 		{
+			"a pod with a sidecar that runs", false, &schedulingv1.Pod{},
+			`"spec":{"initContainers":[{"name":"i","restartPolicy":"Always"}],"containers":[{"name":"a"}]},"status":{"phase":"Running","initContainerStatuses":[{"name":"i","ready":true,"started":true,"restartCount":2,"state":{"running":{}}}],"containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}}]}`,
+			"NAME,READY,STATUS,RESTARTS,AGE|x,2/2,Running,2,90m",
+		},
+		{
+			"a pod that waits for its sidecar", false, &schedulingv1.Pod{},
+			`"spec":{"initContainers":[{"name":"i","restartPolicy":"Always"}],"containers":[{"name":"a"}]},"status":{"phase":"Pending","initContainerStatuses":[{"name":"i","state":{"running":{}}}]}`,
+			"NAME,READY,STATUS,RESTARTS,AGE|x,0/2,Init:0/1,0,90m",
+		},
+		{
+			"a pod that runs on while its sidecar is started again", false, &schedulingv1.Pod{},
+			`"spec":{"initContainers":[{"name":"i","restartPolicy":"Always"}],"containers":[{"name":"a"}]},"status":{"phase":"Running","conditions":[{"type":"Initialized","status":"True"}],"initContainerStatuses":[{"name":"i","restartCount":1,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}],"containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}}]}`,
+			"NAME,READY,STATUS,RESTARTS,AGE|x,1/2,Running,1,90m",
+		},
+		{
 			"a deployment that is being renewed", false, &schedulingv1.Deployment{},
 			`"spec":{"replicas":3},"status":{"replicas":4,"readyReplicas":2,"updatedReplicas":1,"availableReplicas":2}`,
 			"NAME,READY,UP-TO-DATE,AVAILABLE,AGE|x,2/3,1,2,90m",

@@ -88,15 +88,17 @@ func (x *RoleRef) GetName() string {
 	return ""
 }
 
-// A user or a group that a binding grants its role. Windlass has no service accounts.
+// A user, a group or a service account that a binding grants its role.
 type Subject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "User" or "Group".
+	// "User", "Group" or "ServiceAccount".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Always "rbac.authorization.k8s.io", which is the default.
+	// "rbac.authorization.k8s.io", which is the default; empty for a ServiceAccount.
 	ApiGroup string `protobuf:"bytes,2,opt,name=api_group,json=apiGroup,proto3" json:"api_group,omitempty"`
-	// Name of the user or the group; 1 to 256 characters.
-	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the user, the group or the service account; 1 to 256 characters.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Namespace of the service account; required for a ServiceAccount, and empty for others.
+	Namespace     string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,6 +154,13 @@ func (x *Subject) GetName() string {
 	return ""
 }
 
+func (x *Subject) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 var File_windlass_rbac_v1_subject_proto protoreflect.FileDescriptor
 
 const file_windlass_rbac_v1_subject_proto_rawDesc = "" +
@@ -162,13 +171,13 @@ const file_windlass_rbac_v1_subject_proto_rawDesc = "" +
 	"\x19rbac.authorization.k8s.ioR\bapiGroup\x12,\n" +
 	"\x04kind\x18\x02 \x01(\tB\x18\xbaH\x15r\x13R\vClusterRoleR\x04RoleR\x04kind\x12\x1e\n" +
 	"\x04name\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\"\x90\x01\n" +
-	"\aSubject\x12&\n" +
-	"\x04kind\x18\x01 \x01(\tB\x12\xbaH\x0fr\rR\x04UserR\x05GroupR\x04kind\x12=\n" +
-	"\tapi_group\x18\x02 \x01(\tB \xbaH\x1dr\x1b\n" +
-	"\x19rbac.authorization.k8s.ioR\bapiGroup\x12\x1e\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04name\"\xc9\x01\n" +
+	"\aSubject\x126\n" +
+	"\x04kind\x18\x01 \x01(\tB\"\xbaH\x1fr\x1dR\x04UserR\x05GroupR\x0eServiceAccountR\x04kind\x12?\n" +
+	"\tapi_group\x18\x02 \x01(\tB\"\xbaH\x1fr\x1dR\x00R\x19rbac.authorization.k8s.ioR\bapiGroup\x12\x1e\n" +
 	"\x04name\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x04nameB\xc4\x01\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x04name\x12%\n" +
+	"\tnamespace\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespaceB\xc4\x01\n" +
 	"\x14com.windlass.rbac.v1B\fSubjectProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/rbac/v1;rbacv1\xa2\x02\x03WRX\xaa\x02\x10Windlass.Rbac.V1\xca\x02\x10Windlass\\Rbac\\V1\xe2\x02\x1cWindlass\\Rbac\\V1\\GPBMetadata\xea\x02\x12Windlass::Rbac::V1b\x06proto3"
 
 var (

@@ -181,11 +181,11 @@ type PodSpec struct {
 	DnsPolicy string `protobuf:"bytes,6,opt,name=dns_policy,json=dnsPolicy,proto3" json:"dns_policy,omitempty"`
 	// Labels that the node must have.
 	NodeSelector map[string]string `protobuf:"bytes,7,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Service account of the pod; stored but not used.
+	// Service account of the pod, of its namespace; default "default".
 	ServiceAccountName string `protobuf:"bytes,8,opt,name=service_account_name,json=serviceAccountName,proto3" json:"service_account_name,omitempty"`
 	// Former name of serviceAccountName.
 	ServiceAccount string `protobuf:"bytes,9,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
-	// Whether the service account's token is mounted; stored but not used.
+	// Whether the containers get a token of the service account; the default is that of the service account.
 	AutomountServiceAccountToken *bool `protobuf:"varint,10,opt,name=automount_service_account_token,json=automountServiceAccountToken,proto3,oneof" json:"automount_service_account_token,omitempty"`
 	// Node that the pod is bound to; set by a scheduler, or at creation to bypass the scheduler.
 	NodeName string `protobuf:"bytes,11,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
@@ -199,7 +199,8 @@ type PodSpec struct {
 	ShareProcessNamespace *bool `protobuf:"varint,15,opt,name=share_process_namespace,json=shareProcessNamespace,proto3,oneof" json:"share_process_namespace,omitempty"`
 	// Security context of the containers; stored but not applied to processes.
 	SecurityContext *structpb.Struct `protobuf:"bytes,16,opt,name=security_context,json=securityContext,proto3" json:"security_context,omitempty"`
-	// Secrets for pulling images; stored but not used.
+	// Secrets for pulling images, of the types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg, each as
+	// {name: NAME}.
 	ImagePullSecrets []*structpb.Struct `protobuf:"bytes,17,rep,name=image_pull_secrets,json=imagePullSecrets,proto3" json:"image_pull_secrets,omitempty"`
 	// Host name of the pod.
 	Hostname string `protobuf:"bytes,18,opt,name=hostname,proto3" json:"hostname,omitempty"`
@@ -219,7 +220,7 @@ type PodSpec struct {
 	Priority *int32 `protobuf:"varint,25,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Settings of the DNS resolver; stored but not used.
 	DnsConfig *structpb.Struct `protobuf:"bytes,26,opt,name=dns_config,json=dnsConfig,proto3" json:"dns_config,omitempty"`
-	// Additional conditions for the readiness of the pod; stored but not used.
+	// Conditions of the pod that must be True for it to be Ready: conditionType.
 	ReadinessGates []*structpb.Struct `protobuf:"bytes,27,rep,name=readiness_gates,json=readinessGates,proto3" json:"readiness_gates,omitempty"`
 	// Runtime class; stored but not used.
 	RuntimeClassName *string `protobuf:"bytes,28,opt,name=runtime_class_name,json=runtimeClassName,proto3,oneof" json:"runtime_class_name,omitempty"`
@@ -551,19 +552,22 @@ type Container struct {
 	Resources *ResourceRequirements `protobuf:"bytes,9,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Volume mounts.
 	VolumeMounts []*VolumeMount `protobuf:"bytes,10,rep,name=volume_mounts,json=volumeMounts,proto3" json:"volume_mounts,omitempty"`
-	// Liveness probe. Refused: not in force.
+	// Probe that has the container restarted if it fails: exec, httpGet, tcpSocket or grpc, and initialDelaySeconds,
+	// periodSeconds, timeoutSeconds, successThreshold, failureThreshold and terminationGracePeriodSeconds.
 	LivenessProbe *structpb.Struct `protobuf:"bytes,11,opt,name=liveness_probe,json=livenessProbe,proto3" json:"liveness_probe,omitempty"`
-	// Readiness probe. Refused: not in force.
+	// Probe that decides whether the container is ready; fields as in livenessProbe.
 	ReadinessProbe *structpb.Struct `protobuf:"bytes,12,opt,name=readiness_probe,json=readinessProbe,proto3" json:"readiness_probe,omitempty"`
-	// Startup probe. Refused: not in force.
+	// Probe that decides when the container has started; the other probes begin then. Fields as in livenessProbe.
 	StartupProbe *structpb.Struct `protobuf:"bytes,13,opt,name=startup_probe,json=startupProbe,proto3" json:"startup_probe,omitempty"`
-	// Actions at the start and the end of the container; stored with a warning: not in force.
+	// Actions at the start and before the end of the container: postStart and preStop with exec, httpGet, tcpSocket or
+	// sleep.
 	Lifecycle *structpb.Struct `protobuf:"bytes,14,opt,name=lifecycle,proto3" json:"lifecycle,omitempty"`
-	// File with the termination message.
+	// File with the termination message; stored but not used.
 	TerminationMessagePath string `protobuf:"bytes,15,opt,name=termination_message_path,json=terminationMessagePath,proto3" json:"termination_message_path,omitempty"`
-	// File or FallbackToLogsOnError.
+	// File or FallbackToLogsOnError; stored but not used.
 	TerminationMessagePolicy string `protobuf:"bytes,16,opt,name=termination_message_policy,json=terminationMessagePolicy,proto3" json:"termination_message_policy,omitempty"`
-	// Always, IfNotPresent or Never; stored but not used.
+	// Always, IfNotPresent or Never. Empty means Always for the tag latest and for names without tag and digest, else
+	// IfNotPresent.
 	ImagePullPolicy string `protobuf:"bytes,17,opt,name=image_pull_policy,json=imagePullPolicy,proto3" json:"image_pull_policy,omitempty"`
 	// Security context of the container; stored but not applied to processes.
 	SecurityContext *structpb.Struct `protobuf:"bytes,18,opt,name=security_context,json=securityContext,proto3" json:"security_context,omitempty"`
@@ -575,7 +579,7 @@ type Container struct {
 	Tty *bool `protobuf:"varint,21,opt,name=tty,proto3,oneof" json:"tty,omitempty"`
 	// Raw block devices; stored but not used.
 	VolumeDevices []*structpb.Struct `protobuf:"bytes,22,rep,name=volume_devices,json=volumeDevices,proto3" json:"volume_devices,omitempty"`
-	// Always, for an init container that keeps running beside the others; stored but not used.
+	// Always, for an init container that keeps running beside the others.
 	RestartPolicy *string `protobuf:"bytes,23,opt,name=restart_policy,json=restartPolicy,proto3,oneof" json:"restart_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -13,6 +13,7 @@ import (
 	_ "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -83,7 +84,9 @@ type ReportPodRequest struct {
 	// Uid of the pod.
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The status; conditions that are written by others, such as PodScheduled, are kept.
-	Status        *PodStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	Status *PodStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
+	// What happened to the pod since the last report, for people; at most 64.
+	Events        []*PodEvent `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +156,77 @@ func (x *ReportPodRequest) GetStatus() *PodStatus {
 	return nil
 }
 
+func (x *ReportPodRequest) GetEvents() []*PodEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// What happened to a pod. It is stored as an event of the pod.
+type PodEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Normal or Warning.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Why, in one CamelCase word such as Unhealthy; 1 to 64 letters.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Explanation for people; at most 1,024 characters.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodEvent) Reset() {
+	*x = PodEvent{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodEvent) ProtoMessage() {}
+
+func (x *PodEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodEvent.ProtoReflect.Descriptor instead.
+func (*PodEvent) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PodEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PodEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PodEvent) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Request of ConfirmPodGone.
 type ConfirmPodGoneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -170,7 +244,7 @@ type ConfirmPodGoneRequest struct {
 
 func (x *ConfirmPodGoneRequest) Reset() {
 	*x = ConfirmPodGoneRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +256,7 @@ func (x *ConfirmPodGoneRequest) String() string {
 func (*ConfirmPodGoneRequest) ProtoMessage() {}
 
 func (x *ConfirmPodGoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +269,7 @@ func (x *ConfirmPodGoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmPodGoneRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmPodGoneRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ConfirmPodGoneRequest) GetNodeName() string {
@@ -235,7 +309,7 @@ type ConfirmPodGoneResponse struct {
 
 func (x *ConfirmPodGoneResponse) Reset() {
 	*x = ConfirmPodGoneResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -247,7 +321,7 @@ func (x *ConfirmPodGoneResponse) String() string {
 func (*ConfirmPodGoneResponse) ProtoMessage() {}
 
 func (x *ConfirmPodGoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -260,7 +334,7 @@ func (x *ConfirmPodGoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmPodGoneResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmPodGoneResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 // Request of ResolveVolumes.
@@ -283,7 +357,7 @@ type ResolveVolumesRequest struct {
 
 func (x *ResolveVolumesRequest) Reset() {
 	*x = ResolveVolumesRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +369,7 @@ func (x *ResolveVolumesRequest) String() string {
 func (*ResolveVolumesRequest) ProtoMessage() {}
 
 func (x *ResolveVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +382,7 @@ func (x *ResolveVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ResolveVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ResolveVolumesRequest) GetNodeName() string {
@@ -357,7 +431,7 @@ type ResolveVolumesResponse struct {
 
 func (x *ResolveVolumesResponse) Reset() {
 	*x = ResolveVolumesResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +443,7 @@ func (x *ResolveVolumesResponse) String() string {
 func (*ResolveVolumesResponse) ProtoMessage() {}
 
 func (x *ResolveVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[5]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +456,7 @@ func (x *ResolveVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ResolveVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ResolveVolumesResponse) GetVolumes() map[string]*PersistentVolume {
@@ -411,7 +485,7 @@ type ResolveConfigRequest struct {
 
 func (x *ResolveConfigRequest) Reset() {
 	*x = ResolveConfigRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +497,7 @@ func (x *ResolveConfigRequest) String() string {
 func (*ResolveConfigRequest) ProtoMessage() {}
 
 func (x *ResolveConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[6]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +510,7 @@ func (x *ResolveConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConfigRequest.ProtoReflect.Descriptor instead.
 func (*ResolveConfigRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResolveConfigRequest) GetNodeName() string {
@@ -491,7 +565,7 @@ type ResolveConfigResponse struct {
 
 func (x *ResolveConfigResponse) Reset() {
 	*x = ResolveConfigResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +577,7 @@ func (x *ResolveConfigResponse) String() string {
 func (*ResolveConfigResponse) ProtoMessage() {}
 
 func (x *ResolveConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[7]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +590,7 @@ func (x *ResolveConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConfigResponse.ProtoReflect.Descriptor instead.
 func (*ResolveConfigResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResolveConfigResponse) GetVersion() string {
@@ -547,6 +621,152 @@ func (x *ResolveConfigResponse) GetSecrets() []*Secret {
 	return nil
 }
 
+// Request of CreatePodToken.
+type CreatePodTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the pod.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Who accepts the token; empty means "windlass", the audience that the gateway requires.
+	Audience string `protobuf:"bytes,5,opt,name=audience,proto3" json:"audience,omitempty"`
+	// Lifetime in seconds, from 600 to 86,400; 0 means 3,600. The token ends earlier if the certificate that signs it does.
+	ExpirationSeconds int32 `protobuf:"varint,6,opt,name=expiration_seconds,json=expirationSeconds,proto3" json:"expiration_seconds,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *CreatePodTokenRequest) Reset() {
+	*x = CreatePodTokenRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreatePodTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreatePodTokenRequest) ProtoMessage() {}
+
+func (x *CreatePodTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreatePodTokenRequest.ProtoReflect.Descriptor instead.
+func (*CreatePodTokenRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CreatePodTokenRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *CreatePodTokenRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CreatePodTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreatePodTokenRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *CreatePodTokenRequest) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
+}
+
+func (x *CreatePodTokenRequest) GetExpirationSeconds() int32 {
+	if x != nil {
+		return x.ExpirationSeconds
+	}
+	return 0
+}
+
+// A token of a pod.
+type CreatePodTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token.
+	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// When it expires.
+	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreatePodTokenResponse) Reset() {
+	*x = CreatePodTokenResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreatePodTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreatePodTokenResponse) ProtoMessage() {}
+
+func (x *CreatePodTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreatePodTokenResponse.ProtoReflect.Descriptor instead.
+func (*CreatePodTokenResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CreatePodTokenResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *CreatePodTokenResponse) GetExpiryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiryTime
+	}
+	return nil
+}
+
 // Request of WatchOwnVolumes.
 type WatchOwnVolumesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -558,7 +778,7 @@ type WatchOwnVolumesRequest struct {
 
 func (x *WatchOwnVolumesRequest) Reset() {
 	*x = WatchOwnVolumesRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +790,7 @@ func (x *WatchOwnVolumesRequest) String() string {
 func (*WatchOwnVolumesRequest) ProtoMessage() {}
 
 func (x *WatchOwnVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[8]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +803,7 @@ func (x *WatchOwnVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOwnVolumesRequest.ProtoReflect.Descriptor instead.
 func (*WatchOwnVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchOwnVolumesRequest) GetNodeName() string {
@@ -608,7 +828,7 @@ type ConfirmVolumeGoneRequest struct {
 
 func (x *ConfirmVolumeGoneRequest) Reset() {
 	*x = ConfirmVolumeGoneRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +840,7 @@ func (x *ConfirmVolumeGoneRequest) String() string {
 func (*ConfirmVolumeGoneRequest) ProtoMessage() {}
 
 func (x *ConfirmVolumeGoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[9]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +853,7 @@ func (x *ConfirmVolumeGoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmVolumeGoneRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmVolumeGoneRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConfirmVolumeGoneRequest) GetNodeName() string {
@@ -666,7 +886,7 @@ type ConfirmVolumeGoneResponse struct {
 
 func (x *ConfirmVolumeGoneResponse) Reset() {
 	*x = ConfirmVolumeGoneResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +898,7 @@ func (x *ConfirmVolumeGoneResponse) String() string {
 func (*ConfirmVolumeGoneResponse) ProtoMessage() {}
 
 func (x *ConfirmVolumeGoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[10]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +911,7 @@ func (x *ConfirmVolumeGoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmVolumeGoneResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmVolumeGoneResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 // Request of Attend.
@@ -705,7 +925,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +937,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +950,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AttendRequest) GetNodeName() string {
@@ -754,14 +974,16 @@ type AttendResponse struct {
 	// The log to send; absent if a command is to be run.
 	Log *GetPodLogRequest `protobuf:"bytes,5,opt,name=log,proto3" json:"log,omitempty"`
 	// The command to run; absent if a log is requested.
-	Exec          *ExecPodStart `protobuf:"bytes,6,opt,name=exec,proto3" json:"exec,omitempty"`
+	Exec *ExecPodStart `protobuf:"bytes,6,opt,name=exec,proto3" json:"exec,omitempty"`
+	// True if what the pods of the node use is requested; no pod is named then.
+	Metrics       bool `protobuf:"varint,7,opt,name=metrics,proto3" json:"metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttendResponse) Reset() {
 	*x = AttendResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +995,7 @@ func (x *AttendResponse) String() string {
 func (*AttendResponse) ProtoMessage() {}
 
 func (x *AttendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1008,7 @@ func (x *AttendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendResponse.ProtoReflect.Descriptor instead.
 func (*AttendResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AttendResponse) GetId() string {
@@ -831,6 +1053,13 @@ func (x *AttendResponse) GetExec() *ExecPodStart {
 	return nil
 }
 
+func (x *AttendResponse) GetMetrics() bool {
+	if x != nil {
+		return x.Metrics
+	}
+	return false
+}
+
 // A message from the agent.
 type DeliverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -845,14 +1074,18 @@ type DeliverRequest struct {
 	// Exit code of the command; in the last message.
 	ExitCode *int32 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
 	// Why the request failed; in the last message.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// What the pods of the node use, if that is requested; in one message.
+	Metrics *NodeMetrics `protobuf:"bytes,7,opt,name=metrics,proto3" json:"metrics,omitempty"`
+	// True if error is that the node answers as many requests of this sort as it can at a time.
+	Exhausted     bool `protobuf:"varint,8,opt,name=exhausted,proto3" json:"exhausted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +1097,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +1110,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeliverRequest) GetNodeName() string {
@@ -922,20 +1155,36 @@ func (x *DeliverRequest) GetError() string {
 	return ""
 }
 
+func (x *DeliverRequest) GetMetrics() *NodeMetrics {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+func (x *DeliverRequest) GetExhausted() bool {
+	if x != nil {
+		return x.Exhausted
+	}
+	return false
+}
+
 // A message to the agent.
 type DeliverResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of standard input.
 	Stdin []byte `protobuf:"bytes,1,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// True if standard input is closed.
-	StdinClosed   bool `protobuf:"varint,2,opt,name=stdin_closed,json=stdinClosed,proto3" json:"stdin_closed,omitempty"`
+	StdinClosed bool `protobuf:"varint,2,opt,name=stdin_closed,json=stdinClosed,proto3" json:"stdin_closed,omitempty"`
+	// New size of the caller's terminal.
+	TerminalSize  *TerminalSize `protobuf:"bytes,3,opt,name=terminal_size,json=terminalSize,proto3" json:"terminal_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1196,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1209,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeliverResponse) GetStdin() []byte {
@@ -977,19 +1226,31 @@ func (x *DeliverResponse) GetStdinClosed() bool {
 	return false
 }
 
+func (x *DeliverResponse) GetTerminalSize() *TerminalSize {
+	if x != nil {
+		return x.TerminalSize
+	}
+	return nil
+}
+
 var File_windlass_scheduling_v1_pod_agent_service_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\n" +
-	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/config_map.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a#windlass/scheduling/v1/secret.proto\":\n" +
+	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/config_map.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a#windlass/scheduling/v1/secret.proto\":\n" +
 	"\x13WatchOwnPodsRequest\x12#\n" +
-	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xce\x01\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x92\x02\n" +
 	"\x10ReportPodRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12$\n" +
 	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
 	"\x03uid\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\x129\n" +
-	"\x06status\x18\x05 \x01(\v2!.windlass.scheduling.v1.PodStatusR\x06status\"\x98\x01\n" +
+	"\x06status\x18\x05 \x01(\v2!.windlass.scheduling.v1.PodStatusR\x06status\x12B\n" +
+	"\x06events\x18\x06 \x03(\v2 .windlass.scheduling.v1.PodEventB\b\xbaH\x05\x92\x01\x02\x10@R\x06events\"\x90\x01\n" +
+	"\bPodEvent\x12*\n" +
+	"\x04type\x18\x01 \x01(\tB\x16\xbaH\x13r\x11R\x06NormalR\aWarningR\x04type\x124\n" +
+	"\x06reason\x18\x02 \x01(\tB\x1c\xbaH\x19r\x172\x15^[A-Z][A-Za-z]{0,63}$R\x06reason\x12\"\n" +
+	"\amessage\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x98\x01\n" +
 	"\x15ConfirmPodGoneRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12$\n" +
 	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
@@ -1018,7 +1279,18 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\tunchanged\x18\x02 \x01(\bR\tunchanged\x12B\n" +
 	"\vconfig_maps\x18\x03 \x03(\v2!.windlass.scheduling.v1.ConfigMapR\n" +
 	"configMaps\x128\n" +
-	"\asecrets\x18\x04 \x03(\v2\x1e.windlass.scheduling.v1.SecretR\asecrets\"=\n" +
+	"\asecrets\x18\x04 \x03(\v2\x1e.windlass.scheduling.v1.SecretR\asecrets\"\xfe\x01\n" +
+	"\x15CreatePodTokenRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12$\n" +
+	"\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
+	"\x03uid\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\x12$\n" +
+	"\baudience\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\baudience\x12>\n" +
+	"\x12expiration_seconds\x18\x06 \x01(\x05B\x0f\xbaH\f\xd8\x01\x01\x1a\a\x18\x80\xa3\x05(\xd8\x04R\x11expirationSeconds\"k\n" +
+	"\x16CreatePodTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12;\n" +
+	"\vexpiry_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expiryTime\"=\n" +
 	"\x16WatchOwnVolumesRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"u\n" +
 	"\x18ConfirmVolumeGoneRequest\x12#\n" +
@@ -1027,26 +1299,31 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x03uid\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\"\x1b\n" +
 	"\x19ConfirmVolumeGoneResponse\"4\n" +
 	"\rAttendRequest\x12#\n" +
-	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xda\x01\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xf4\x01\n" +
 	"\x0eAttendResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12:\n" +
 	"\x03log\x18\x05 \x01(\v2(.windlass.scheduling.v1.GetPodLogRequestR\x03log\x128\n" +
-	"\x04exec\x18\x06 \x01(\v2$.windlass.scheduling.v1.ExecPodStartR\x04exec\"\xb3\x01\n" +
+	"\x04exec\x18\x06 \x01(\v2$.windlass.scheduling.v1.ExecPodStartR\x04exec\x12\x18\n" +
+	"\ametrics\x18\a \x01(\bR\ametrics\"\x90\x02\n" +
 	"\x0eDeliverRequest\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
 	"\x06stdout\x18\x03 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\x04 \x01(\fR\x06stderr\x12 \n" +
 	"\texit_code\x18\x05 \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05errorB\f\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12=\n" +
+	"\ametrics\x18\a \x01(\v2#.windlass.scheduling.v1.NodeMetricsR\ametrics\x12\x1c\n" +
+	"\texhausted\x18\b \x01(\bR\texhaustedB\f\n" +
 	"\n" +
-	"_exit_code\"J\n" +
+	"_exit_code\"\x95\x01\n" +
 	"\x0fDeliverResponse\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\fR\x05stdin\x12!\n" +
-	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed2\xd3\t\n" +
+	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed\x12I\n" +
+	"\rterminal_size\x18\x03 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize2\xee\n" +
+	"\n" +
 	"\x0fPodAgentService\x12}\n" +
 	"\fWatchOwnPods\x12+.windlass.scheduling.v1.WatchOwnPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12q\n" +
@@ -1057,7 +1334,9 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x0eResolveVolumes\x12-.windlass.scheduling.v1.ResolveVolumesRequest\x1a..windlass.scheduling.v1.ResolveVolumesResponse\" \xaa\xbb\x18\x1c\n" +
 	"\x03get\x1a\x11persistentvolumes \x010\x01\x12\x82\x01\n" +
 	"\rResolveConfig\x12,.windlass.scheduling.v1.ResolveConfigRequest\x1a-.windlass.scheduling.v1.ResolveConfigResponse\"\x14\xaa\xbb\x18\x10\n" +
-	"\x03get\x1a\asecrets \x01\x12\x9d\x01\n" +
+	"\x03get\x1a\asecrets \x01\x12\x98\x01\n" +
+	"\x0eCreatePodToken\x12-.windlass.scheduling.v1.CreatePodTokenRequest\x1a..windlass.scheduling.v1.CreatePodTokenResponse\"'\xaa\xbb\x18#\n" +
+	"\x06create\x1a\x15serviceaccounts/token \x010\x01\x12\x9d\x01\n" +
 	"\x0fWatchOwnVolumes\x12..windlass.scheduling.v1.WatchOwnVolumesRequest\x1a6.windlass.scheduling.v1.WatchPersistentVolumesResponse\" \xaa\xbb\x18\x1c\n" +
 	"\x05watch\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
 	"\x11ConfirmVolumeGone\x120.windlass.scheduling.v1.ConfirmVolumeGoneRequest\x1a1.windlass.scheduling.v1.ConfirmVolumeGoneResponse\"#\xaa\xbb\x18\x1f\n" +
@@ -1080,65 +1359,77 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*WatchOwnPodsRequest)(nil),            // 0: windlass.scheduling.v1.WatchOwnPodsRequest
 	(*ReportPodRequest)(nil),               // 1: windlass.scheduling.v1.ReportPodRequest
-	(*ConfirmPodGoneRequest)(nil),          // 2: windlass.scheduling.v1.ConfirmPodGoneRequest
-	(*ConfirmPodGoneResponse)(nil),         // 3: windlass.scheduling.v1.ConfirmPodGoneResponse
-	(*ResolveVolumesRequest)(nil),          // 4: windlass.scheduling.v1.ResolveVolumesRequest
-	(*ResolveVolumesResponse)(nil),         // 5: windlass.scheduling.v1.ResolveVolumesResponse
-	(*ResolveConfigRequest)(nil),           // 6: windlass.scheduling.v1.ResolveConfigRequest
-	(*ResolveConfigResponse)(nil),          // 7: windlass.scheduling.v1.ResolveConfigResponse
-	(*WatchOwnVolumesRequest)(nil),         // 8: windlass.scheduling.v1.WatchOwnVolumesRequest
-	(*ConfirmVolumeGoneRequest)(nil),       // 9: windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	(*ConfirmVolumeGoneResponse)(nil),      // 10: windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	(*AttendRequest)(nil),                  // 11: windlass.scheduling.v1.AttendRequest
-	(*AttendResponse)(nil),                 // 12: windlass.scheduling.v1.AttendResponse
-	(*DeliverRequest)(nil),                 // 13: windlass.scheduling.v1.DeliverRequest
-	(*DeliverResponse)(nil),                // 14: windlass.scheduling.v1.DeliverResponse
-	nil,                                    // 15: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	(*PodStatus)(nil),                      // 16: windlass.scheduling.v1.PodStatus
-	(*ConfigMap)(nil),                      // 17: windlass.scheduling.v1.ConfigMap
-	(*Secret)(nil),                         // 18: windlass.scheduling.v1.Secret
-	(*GetPodLogRequest)(nil),               // 19: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                   // 20: windlass.scheduling.v1.ExecPodStart
-	(*PersistentVolume)(nil),               // 21: windlass.scheduling.v1.PersistentVolume
-	(*WatchPodsResponse)(nil),              // 22: windlass.scheduling.v1.WatchPodsResponse
-	(*Pod)(nil),                            // 23: windlass.scheduling.v1.Pod
-	(*WatchPersistentVolumesResponse)(nil), // 24: windlass.scheduling.v1.WatchPersistentVolumesResponse
+	(*PodEvent)(nil),                       // 2: windlass.scheduling.v1.PodEvent
+	(*ConfirmPodGoneRequest)(nil),          // 3: windlass.scheduling.v1.ConfirmPodGoneRequest
+	(*ConfirmPodGoneResponse)(nil),         // 4: windlass.scheduling.v1.ConfirmPodGoneResponse
+	(*ResolveVolumesRequest)(nil),          // 5: windlass.scheduling.v1.ResolveVolumesRequest
+	(*ResolveVolumesResponse)(nil),         // 6: windlass.scheduling.v1.ResolveVolumesResponse
+	(*ResolveConfigRequest)(nil),           // 7: windlass.scheduling.v1.ResolveConfigRequest
+	(*ResolveConfigResponse)(nil),          // 8: windlass.scheduling.v1.ResolveConfigResponse
+	(*CreatePodTokenRequest)(nil),          // 9: windlass.scheduling.v1.CreatePodTokenRequest
+	(*CreatePodTokenResponse)(nil),         // 10: windlass.scheduling.v1.CreatePodTokenResponse
+	(*WatchOwnVolumesRequest)(nil),         // 11: windlass.scheduling.v1.WatchOwnVolumesRequest
+	(*ConfirmVolumeGoneRequest)(nil),       // 12: windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	(*ConfirmVolumeGoneResponse)(nil),      // 13: windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	(*AttendRequest)(nil),                  // 14: windlass.scheduling.v1.AttendRequest
+	(*AttendResponse)(nil),                 // 15: windlass.scheduling.v1.AttendResponse
+	(*DeliverRequest)(nil),                 // 16: windlass.scheduling.v1.DeliverRequest
+	(*DeliverResponse)(nil),                // 17: windlass.scheduling.v1.DeliverResponse
+	nil,                                    // 18: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	(*PodStatus)(nil),                      // 19: windlass.scheduling.v1.PodStatus
+	(*ConfigMap)(nil),                      // 20: windlass.scheduling.v1.ConfigMap
+	(*Secret)(nil),                         // 21: windlass.scheduling.v1.Secret
+	(*timestamppb.Timestamp)(nil),          // 22: google.protobuf.Timestamp
+	(*GetPodLogRequest)(nil),               // 23: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                   // 24: windlass.scheduling.v1.ExecPodStart
+	(*NodeMetrics)(nil),                    // 25: windlass.scheduling.v1.NodeMetrics
+	(*TerminalSize)(nil),                   // 26: windlass.scheduling.v1.TerminalSize
+	(*PersistentVolume)(nil),               // 27: windlass.scheduling.v1.PersistentVolume
+	(*WatchPodsResponse)(nil),              // 28: windlass.scheduling.v1.WatchPodsResponse
+	(*Pod)(nil),                            // 29: windlass.scheduling.v1.Pod
+	(*WatchPersistentVolumesResponse)(nil), // 30: windlass.scheduling.v1.WatchPersistentVolumesResponse
 }
 var file_windlass_scheduling_v1_pod_agent_service_proto_depIdxs = []int32{
-	16, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
-	15, // 1: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	17, // 2: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
-	18, // 3: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
-	19, // 4: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
-	20, // 5: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
-	21, // 6: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
-	0,  // 7: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
-	1,  // 8: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
-	2,  // 9: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
-	4,  // 10: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
-	6,  // 11: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
-	8,  // 12: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
-	9,  // 13: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	11, // 14: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
-	13, // 15: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
-	22, // 16: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	23, // 17: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
-	3,  // 18: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
-	5,  // 19: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
-	7,  // 20: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
-	24, // 21: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
-	10, // 22: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	12, // 23: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
-	14, // 24: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
-	16, // [16:25] is the sub-list for method output_type
-	7,  // [7:16] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	19, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
+	2,  // 1: windlass.scheduling.v1.ReportPodRequest.events:type_name -> windlass.scheduling.v1.PodEvent
+	18, // 2: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	20, // 3: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
+	21, // 4: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
+	22, // 5: windlass.scheduling.v1.CreatePodTokenResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	23, // 6: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
+	24, // 7: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
+	25, // 8: windlass.scheduling.v1.DeliverRequest.metrics:type_name -> windlass.scheduling.v1.NodeMetrics
+	26, // 9: windlass.scheduling.v1.DeliverResponse.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
+	27, // 10: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
+	0,  // 11: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
+	1,  // 12: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
+	3,  // 13: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
+	5,  // 14: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
+	7,  // 15: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
+	9,  // 16: windlass.scheduling.v1.PodAgentService.CreatePodToken:input_type -> windlass.scheduling.v1.CreatePodTokenRequest
+	11, // 17: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
+	12, // 18: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	14, // 19: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
+	16, // 20: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
+	28, // 21: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	29, // 22: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
+	4,  // 23: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
+	6,  // 24: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
+	8,  // 25: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
+	10, // 26: windlass.scheduling.v1.PodAgentService.CreatePodToken:output_type -> windlass.scheduling.v1.CreatePodTokenResponse
+	30, // 27: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
+	13, // 28: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	15, // 29: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
+	17, // 30: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
+	21, // [21:31] is the sub-list for method output_type
+	11, // [11:21] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_agent_service_proto_init() }
@@ -1152,14 +1443,14 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_init() {
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
 	file_windlass_scheduling_v1_secret_proto_init()
-	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	PodAgentService_ConfirmPodGone_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
 	PodAgentService_ResolveVolumes_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ResolveVolumes"
 	PodAgentService_ResolveConfig_FullMethodName     = "/windlass.scheduling.v1.PodAgentService/ResolveConfig"
+	PodAgentService_CreatePodToken_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/CreatePodToken"
 	PodAgentService_WatchOwnVolumes_FullMethodName   = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
 	PodAgentService_ConfirmVolumeGone_FullMethodName = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
 	PodAgentService_Attend_FullMethodName            = "/windlass.scheduling.v1.PodAgentService/Attend"
@@ -50,6 +51,9 @@ type PodAgentServiceClient interface {
 	// ResolveConfig returns the config maps and secrets that a pod of the agent's node refers to. An agent cannot read
 	// any others. Objects that do not exist are left out.
 	ResolveConfig(ctx context.Context, in *ResolveConfigRequest, opts ...grpc.CallOption) (*ResolveConfigResponse, error)
+	// CreatePodToken returns a token of the service account of a pod of the agent's node, bound to the pod. An agent cannot
+	// get tokens of any other pod or service account.
+	CreatePodToken(ctx context.Context, in *CreatePodTokenRequest, opts ...grpc.CallOption) (*CreatePodTokenResponse, error)
 	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
 	WatchOwnVolumes(ctx context.Context, in *WatchOwnVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPersistentVolumesResponse], error)
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
@@ -121,6 +125,16 @@ func (c *podAgentServiceClient) ResolveConfig(ctx context.Context, in *ResolveCo
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResolveConfigResponse)
 	err := c.cc.Invoke(ctx, PodAgentService_ResolveConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podAgentServiceClient) CreatePodToken(ctx context.Context, in *CreatePodTokenRequest, opts ...grpc.CallOption) (*CreatePodTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreatePodTokenResponse)
+	err := c.cc.Invoke(ctx, PodAgentService_CreatePodToken_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +220,9 @@ type PodAgentServiceServer interface {
 	// ResolveConfig returns the config maps and secrets that a pod of the agent's node refers to. An agent cannot read
 	// any others. Objects that do not exist are left out.
 	ResolveConfig(context.Context, *ResolveConfigRequest) (*ResolveConfigResponse, error)
+	// CreatePodToken returns a token of the service account of a pod of the agent's node, bound to the pod. An agent cannot
+	// get tokens of any other pod or service account.
+	CreatePodToken(context.Context, *CreatePodTokenRequest) (*CreatePodTokenResponse, error)
 	// WatchOwnVolumes sends the volumes of the driver "windlass.dev/local" on the agent's node, then every change.
 	WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
@@ -238,6 +255,9 @@ func (UnimplementedPodAgentServiceServer) ResolveVolumes(context.Context, *Resol
 }
 func (UnimplementedPodAgentServiceServer) ResolveConfig(context.Context, *ResolveConfigRequest) (*ResolveConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveConfig not implemented")
+}
+func (UnimplementedPodAgentServiceServer) CreatePodToken(context.Context, *CreatePodTokenRequest) (*CreatePodTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreatePodToken not implemented")
 }
 func (UnimplementedPodAgentServiceServer) WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchOwnVolumes not implemented")
@@ -355,6 +375,24 @@ func _PodAgentService_ResolveConfig_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodAgentService_CreatePodToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreatePodTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodAgentServiceServer).CreatePodToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodAgentService_CreatePodToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodAgentServiceServer).CreatePodToken(ctx, req.(*CreatePodTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodAgentService_WatchOwnVolumes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchOwnVolumesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -424,6 +462,10 @@ var PodAgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResolveConfig",
 			Handler:    _PodAgentService_ResolveConfig_Handler,
+		},
+		{
+			MethodName: "CreatePodToken",
+			Handler:    _PodAgentService_CreatePodToken_Handler,
 		},
 		{
 			MethodName: "ConfirmVolumeGone",

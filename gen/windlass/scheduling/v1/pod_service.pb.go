@@ -18,6 +18,7 @@ import (
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -1422,7 +1423,11 @@ type GetPodLogRequest struct {
 	// Age of the oldest output to return, in seconds; absent means all.
 	SinceSeconds *int32 `protobuf:"varint,7,opt,name=since_seconds,json=sinceSeconds,proto3,oneof" json:"since_seconds,omitempty"`
 	// True to begin each line with its time.
-	Timestamps    bool `protobuf:"varint,8,opt,name=timestamps,proto3" json:"timestamps,omitempty"`
+	Timestamps bool `protobuf:"varint,8,opt,name=timestamps,proto3" json:"timestamps,omitempty"`
+	// Time of the oldest line to return; absent means all. Only one of since_seconds and since_time can be given.
+	SinceTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	// Number of bytes to return at most; absent means all. The last line may be cut off.
+	LimitBytes    *int32 `protobuf:"varint,10,opt,name=limit_bytes,json=limitBytes,proto3,oneof" json:"limit_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1513,6 +1518,559 @@ func (x *GetPodLogRequest) GetTimestamps() bool {
 	return false
 }
 
+func (x *GetPodLogRequest) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+func (x *GetPodLogRequest) GetLimitBytes() int32 {
+	if x != nil && x.LimitBytes != nil {
+		return *x.LimitBytes
+	}
+	return 0
+}
+
+// Request of ListPodMetrics.
+type ListPodMetricsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pods; empty means all.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Labels of the pods; empty means all pods.
+	LabelSelector string `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// Name of the only pod; empty means all.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodMetricsRequest) Reset() {
+	*x = ListPodMetricsRequest{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodMetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodMetricsRequest) ProtoMessage() {}
+
+func (x *ListPodMetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodMetricsRequest.ProtoReflect.Descriptor instead.
+func (*ListPodMetricsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListPodMetricsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListPodMetricsRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ListPodMetricsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Response of ListPodMetrics.
+type ListPodMetricsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What pods use, by namespace and name.
+	Items []*PodMetrics `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Nodes with such pods whose agents do not answer, with the reason.
+	Missing []*MissingMetrics `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Number of pods that run on nodes which answered and were not measured yet; that is done every 10 s.
+	Unmeasured    int32 `protobuf:"varint,3,opt,name=unmeasured,proto3" json:"unmeasured,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodMetricsResponse) Reset() {
+	*x = ListPodMetricsResponse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodMetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodMetricsResponse) ProtoMessage() {}
+
+func (x *ListPodMetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodMetricsResponse.ProtoReflect.Descriptor instead.
+func (*ListPodMetricsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListPodMetricsResponse) GetItems() []*PodMetrics {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListPodMetricsResponse) GetMissing() []*MissingMetrics {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *ListPodMetricsResponse) GetUnmeasured() int32 {
+	if x != nil {
+		return x.Unmeasured
+	}
+	return 0
+}
+
+// Request of ListNodeMetrics.
+type ListNodeMetricsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the only node; empty means all.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNodeMetricsRequest) Reset() {
+	*x = ListNodeMetricsRequest{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNodeMetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNodeMetricsRequest) ProtoMessage() {}
+
+func (x *ListNodeMetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNodeMetricsRequest.ProtoReflect.Descriptor instead.
+func (*ListNodeMetricsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListNodeMetricsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Response of ListNodeMetrics.
+type ListNodeMetricsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the pods of nodes use, by the name of the node.
+	Items []*NodeMetrics `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Nodes whose agents do not answer, with the reason.
+	Missing       []*MissingMetrics `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListNodeMetricsResponse) Reset() {
+	*x = ListNodeMetricsResponse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListNodeMetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListNodeMetricsResponse) ProtoMessage() {}
+
+func (x *ListNodeMetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListNodeMetricsResponse.ProtoReflect.Descriptor instead.
+func (*ListNodeMetricsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListNodeMetricsResponse) GetItems() []*NodeMetrics {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListNodeMetricsResponse) GetMissing() []*MissingMetrics {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// A node of which it is not known what its pods use.
+type MissingMetrics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Why it is not known.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingMetrics) Reset() {
+	*x = MissingMetrics{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingMetrics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingMetrics) ProtoMessage() {}
+
+func (x *MissingMetrics) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingMetrics.ProtoReflect.Descriptor instead.
+func (*MissingMetrics) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *MissingMetrics) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *MissingMetrics) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// What the pods of a node use.
+type NodeMetrics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When it was measured.
+	Timestamp *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// Time over which the use of processors was measured.
+	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
+	// What all pods use together.
+	Use *ResourceUse `protobuf:"bytes,4,opt,name=use,proto3" json:"use,omitempty"`
+	// What each pod uses.
+	Pods          []*PodMetrics `protobuf:"bytes,5,rep,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeMetrics) Reset() {
+	*x = NodeMetrics{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeMetrics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeMetrics) ProtoMessage() {}
+
+func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
+func (*NodeMetrics) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NodeMetrics) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeMetrics) GetTimestamp() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Timestamp
+	}
+	return nil
+}
+
+func (x *NodeMetrics) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *NodeMetrics) GetUse() *ResourceUse {
+	if x != nil {
+		return x.Use
+	}
+	return nil
+}
+
+func (x *NodeMetrics) GetPods() []*PodMetrics {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// What a pod uses.
+type PodMetrics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the pod.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Node of the pod.
+	NodeName string `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// When it was measured.
+	Timestamp *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
+	// Time over which the use of processors was measured.
+	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
+	// What it uses.
+	Use           *ResourceUse `protobuf:"bytes,7,opt,name=use,proto3" json:"use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodMetrics) Reset() {
+	*x = PodMetrics{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodMetrics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodMetrics) ProtoMessage() {}
+
+func (x *PodMetrics) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodMetrics.ProtoReflect.Descriptor instead.
+func (*PodMetrics) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PodMetrics) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PodMetrics) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodMetrics) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *PodMetrics) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *PodMetrics) GetTimestamp() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Timestamp
+	}
+	return nil
+}
+
+func (x *PodMetrics) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *PodMetrics) GetUse() *ResourceUse {
+	if x != nil {
+		return x.Use
+	}
+	return nil
+}
+
+// What processes use.
+type ResourceUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Thousandths of a processor core, on average over the window.
+	MilliCpu int64 `protobuf:"varint,1,opt,name=milli_cpu,json=milliCPU,proto3" json:"milli_cpu,omitempty"`
+	// Working set in bytes; on a node without control groups the resident memory of all processes.
+	MemoryBytes int64 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Bytes of the node's disk: what containers and their emptyDir volumes hold. Measured every 30 s.
+	DiskBytes int64 `protobuf:"varint,3,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// Processes that run.
+	Processes     int64 `protobuf:"varint,4,opt,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResourceUse) Reset() {
+	*x = ResourceUse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResourceUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResourceUse) ProtoMessage() {}
+
+func (x *ResourceUse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResourceUse.ProtoReflect.Descriptor instead.
+func (*ResourceUse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ResourceUse) GetMilliCpu() int64 {
+	if x != nil {
+		return x.MilliCpu
+	}
+	return 0
+}
+
+func (x *ResourceUse) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *ResourceUse) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *ResourceUse) GetProcesses() int64 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
 // The command to run.
 type ExecPodStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1526,15 +2084,17 @@ type ExecPodStart struct {
 	Command []string `protobuf:"bytes,4,rep,name=command,proto3" json:"command,omitempty"`
 	// True if the caller sends standard input.
 	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	// True to allocate a terminal.
-	Tty           bool `protobuf:"varint,6,opt,name=tty,proto3" json:"tty,omitempty"`
+	// True to allocate a terminal: standard output and error are one stream then.
+	Tty bool `protobuf:"varint,6,opt,name=tty,proto3" json:"tty,omitempty"`
+	// Size of the caller's terminal; absent means 80 columns and 24 rows.
+	TerminalSize  *TerminalSize `protobuf:"bytes,7,opt,name=terminal_size,json=terminalSize,proto3" json:"terminal_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecPodStart) Reset() {
 	*x = ExecPodStart{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +2106,7 @@ func (x *ExecPodStart) String() string {
 func (*ExecPodStart) ProtoMessage() {}
 
 func (x *ExecPodStart) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[21]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +2119,7 @@ func (x *ExecPodStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodStart.ProtoReflect.Descriptor instead.
 func (*ExecPodStart) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{21}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExecPodStart) GetNamespace() string {
@@ -1604,6 +2164,13 @@ func (x *ExecPodStart) GetTty() bool {
 	return false
 }
 
+func (x *ExecPodStart) GetTerminalSize() *TerminalSize {
+	if x != nil {
+		return x.TerminalSize
+	}
+	return nil
+}
+
 // A message to a running command.
 type ExecPodRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1612,14 +2179,16 @@ type ExecPodRequest struct {
 	// Bytes of standard input.
 	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// True if standard input is closed.
-	StdinClosed   bool `protobuf:"varint,3,opt,name=stdin_closed,json=stdinClosed,proto3" json:"stdin_closed,omitempty"`
+	StdinClosed bool `protobuf:"varint,3,opt,name=stdin_closed,json=stdinClosed,proto3" json:"stdin_closed,omitempty"`
+	// New size of the caller's terminal; absent if it did not change. It is ignored without a terminal.
+	TerminalSize  *TerminalSize `protobuf:"bytes,4,opt,name=terminal_size,json=terminalSize,proto3" json:"terminal_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecPodRequest) Reset() {
 	*x = ExecPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +2200,7 @@ func (x *ExecPodRequest) String() string {
 func (*ExecPodRequest) ProtoMessage() {}
 
 func (x *ExecPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[22]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +2213,7 @@ func (x *ExecPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodRequest.ProtoReflect.Descriptor instead.
 func (*ExecPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{22}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecPodRequest) GetStart() *ExecPodStart {
@@ -1668,6 +2237,68 @@ func (x *ExecPodRequest) GetStdinClosed() bool {
 	return false
 }
 
+func (x *ExecPodRequest) GetTerminalSize() *TerminalSize {
+	if x != nil {
+		return x.TerminalSize
+	}
+	return nil
+}
+
+// Size of a terminal, in characters.
+type TerminalSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Characters in a row.
+	Columns int32 `protobuf:"varint,1,opt,name=columns,proto3" json:"columns,omitempty"`
+	// Number of rows.
+	Rows          int32 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TerminalSize) Reset() {
+	*x = TerminalSize{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TerminalSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TerminalSize) ProtoMessage() {}
+
+func (x *TerminalSize) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
+func (*TerminalSize) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *TerminalSize) GetColumns() int32 {
+	if x != nil {
+		return x.Columns
+	}
+	return 0
+}
+
+func (x *TerminalSize) GetRows() int32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 // A message from a running command.
 type ExecPodResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1683,7 +2314,7 @@ type ExecPodResponse struct {
 
 func (x *ExecPodResponse) Reset() {
 	*x = ExecPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +2326,7 @@ func (x *ExecPodResponse) String() string {
 func (*ExecPodResponse) ProtoMessage() {}
 
 func (x *ExecPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[23]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +2339,7 @@ func (x *ExecPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecPodResponse.ProtoReflect.Descriptor instead.
 func (*ExecPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{23}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExecPodResponse) GetStdout() []byte {
@@ -1779,7 +2410,7 @@ type ExplainPodRequest struct {
 
 func (x *ExplainPodRequest) Reset() {
 	*x = ExplainPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +2422,7 @@ func (x *ExplainPodRequest) String() string {
 func (*ExplainPodRequest) ProtoMessage() {}
 
 func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[24]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +2435,7 @@ func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodRequest.ProtoReflect.Descriptor instead.
 func (*ExplainPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainPodRequest) GetNamespace() string {
@@ -1974,7 +2605,7 @@ type PlanPreemptionRequest struct {
 
 func (x *PlanPreemptionRequest) Reset() {
 	*x = PlanPreemptionRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2617,7 @@ func (x *PlanPreemptionRequest) String() string {
 func (*PlanPreemptionRequest) ProtoMessage() {}
 
 func (x *PlanPreemptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[25]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2630,7 @@ func (x *PlanPreemptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPreemptionRequest.ProtoReflect.Descriptor instead.
 func (*PlanPreemptionRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlanPreemptionRequest) GetNamespace() string {
@@ -2124,7 +2755,7 @@ type PlanPreemptionResponse struct {
 
 func (x *PlanPreemptionResponse) Reset() {
 	*x = PlanPreemptionResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2767,7 @@ func (x *PlanPreemptionResponse) String() string {
 func (*PlanPreemptionResponse) ProtoMessage() {}
 
 func (x *PlanPreemptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2780,7 @@ func (x *PlanPreemptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPreemptionResponse.ProtoReflect.Descriptor instead.
 func (*PlanPreemptionResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PlanPreemptionResponse) GetBest() string {
@@ -2219,7 +2850,7 @@ type ExplainPodResponse struct {
 
 func (x *ExplainPodResponse) Reset() {
 	*x = ExplainPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2862,7 @@ func (x *ExplainPodResponse) String() string {
 func (*ExplainPodResponse) ProtoMessage() {}
 
 func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2875,7 @@ func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainPodResponse) GetRefused() string {
@@ -2374,7 +3005,7 @@ type AdmitPodRequest struct {
 
 func (x *AdmitPodRequest) Reset() {
 	*x = AdmitPodRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +3017,7 @@ func (x *AdmitPodRequest) String() string {
 func (*AdmitPodRequest) ProtoMessage() {}
 
 func (x *AdmitPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +3030,7 @@ func (x *AdmitPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitPodRequest.ProtoReflect.Descriptor instead.
 func (*AdmitPodRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{28}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AdmitPodRequest) GetNamespace() string {
@@ -2489,7 +3120,7 @@ type AdmitPodResponse struct {
 
 func (x *AdmitPodResponse) Reset() {
 	*x = AdmitPodResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +3132,7 @@ func (x *AdmitPodResponse) String() string {
 func (*AdmitPodResponse) ProtoMessage() {}
 
 func (x *AdmitPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +3145,7 @@ func (x *AdmitPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitPodResponse.ProtoReflect.Descriptor instead.
 func (*AdmitPodResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{29}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AdmitPodResponse) GetAllowed() bool {
@@ -2560,7 +3191,7 @@ type PlanPlacementRequest struct {
 
 func (x *PlanPlacementRequest) Reset() {
 	*x = PlanPlacementRequest{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +3203,7 @@ func (x *PlanPlacementRequest) String() string {
 func (*PlanPlacementRequest) ProtoMessage() {}
 
 func (x *PlanPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +3216,7 @@ func (x *PlanPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PlanPlacementRequest) GetVariations() []*PlanPlacementRequest_Variation {
@@ -2620,7 +3251,7 @@ type PlanPlacementResponse struct {
 
 func (x *PlanPlacementResponse) Reset() {
 	*x = PlanPlacementResponse{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +3263,7 @@ func (x *PlanPlacementResponse) String() string {
 func (*PlanPlacementResponse) ProtoMessage() {}
 
 func (x *PlanPlacementResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +3276,7 @@ func (x *PlanPlacementResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PlanPlacementResponse) GetResults() []*PlanPlacementResponse_Result {
@@ -2668,7 +3299,7 @@ type WatchPodsResponse_Event struct {
 
 func (x *WatchPodsResponse_Event) Reset() {
 	*x = WatchPodsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2680,7 +3311,7 @@ func (x *WatchPodsResponse_Event) String() string {
 func (*WatchPodsResponse_Event) ProtoMessage() {}
 
 func (x *WatchPodsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2725,7 +3356,7 @@ type BindPodRequest_Target struct {
 
 func (x *BindPodRequest_Target) Reset() {
 	*x = BindPodRequest_Target{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +3368,7 @@ func (x *BindPodRequest_Target) String() string {
 func (*BindPodRequest_Target) ProtoMessage() {}
 
 func (x *BindPodRequest_Target) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +3420,7 @@ type BatchBindPodsResponse_Result struct {
 
 func (x *BatchBindPodsResponse_Result) Reset() {
 	*x = BatchBindPodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +3432,7 @@ func (x *BatchBindPodsResponse_Result) String() string {
 func (*BatchBindPodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchBindPodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3484,7 @@ type BatchCreatePodsResponse_Result struct {
 
 func (x *BatchCreatePodsResponse_Result) Reset() {
 	*x = BatchCreatePodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3496,7 @@ func (x *BatchCreatePodsResponse_Result) String() string {
 func (*BatchCreatePodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchCreatePodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3546,7 @@ type ExplainPodRequest_NodeLabels struct {
 
 func (x *ExplainPodRequest_NodeLabels) Reset() {
 	*x = ExplainPodRequest_NodeLabels{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +3558,7 @@ func (x *ExplainPodRequest_NodeLabels) String() string {
 func (*ExplainPodRequest_NodeLabels) ProtoMessage() {}
 
 func (x *ExplainPodRequest_NodeLabels) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3571,7 @@ func (x *ExplainPodRequest_NodeLabels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodRequest_NodeLabels.ProtoReflect.Descriptor instead.
 func (*ExplainPodRequest_NodeLabels) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{24, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{33, 0}
 }
 
 func (x *ExplainPodRequest_NodeLabels) GetNode() string {
@@ -2968,7 +3599,7 @@ type PlanPreemptionRequest_Budgets struct {
 
 func (x *PlanPreemptionRequest_Budgets) Reset() {
 	*x = PlanPreemptionRequest_Budgets{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3611,7 @@ func (x *PlanPreemptionRequest_Budgets) String() string {
 func (*PlanPreemptionRequest_Budgets) ProtoMessage() {}
 
 func (x *PlanPreemptionRequest_Budgets) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3624,7 @@ func (x *PlanPreemptionRequest_Budgets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPreemptionRequest_Budgets.ProtoReflect.Descriptor instead.
 func (*PlanPreemptionRequest_Budgets) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{25, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *PlanPreemptionRequest_Budgets) GetItems() []*PodDisruptionBudget {
@@ -3020,7 +3651,7 @@ type PlanPreemptionResponse_Victim struct {
 
 func (x *PlanPreemptionResponse_Victim) Reset() {
 	*x = PlanPreemptionResponse_Victim{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3032,7 +3663,7 @@ func (x *PlanPreemptionResponse_Victim) String() string {
 func (*PlanPreemptionResponse_Victim) ProtoMessage() {}
 
 func (x *PlanPreemptionResponse_Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[39]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3045,7 +3676,7 @@ func (x *PlanPreemptionResponse_Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPreemptionResponse_Victim.ProtoReflect.Descriptor instead.
 func (*PlanPreemptionResponse_Victim) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{35, 0}
 }
 
 func (x *PlanPreemptionResponse_Victim) GetNamespace() string {
@@ -3100,7 +3731,7 @@ type ExplainPodResponse_Failure struct {
 
 func (x *ExplainPodResponse_Failure) Reset() {
 	*x = ExplainPodResponse_Failure{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3112,7 +3743,7 @@ func (x *ExplainPodResponse_Failure) String() string {
 func (*ExplainPodResponse_Failure) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[40]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3125,7 +3756,7 @@ func (x *ExplainPodResponse_Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Failure.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Failure) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *ExplainPodResponse_Failure) GetPredicate() string {
@@ -3194,7 +3825,7 @@ type ExplainPodResponse_Score struct {
 
 func (x *ExplainPodResponse_Score) Reset() {
 	*x = ExplainPodResponse_Score{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3837,7 @@ func (x *ExplainPodResponse_Score) String() string {
 func (*ExplainPodResponse_Score) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Score) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[41]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3850,7 @@ func (x *ExplainPodResponse_Score) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Score.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Score) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 1}
 }
 
 func (x *ExplainPodResponse_Score) GetPriority() string {
@@ -3269,7 +3900,7 @@ type ExplainPodResponse_NodeVerdict struct {
 
 func (x *ExplainPodResponse_NodeVerdict) Reset() {
 	*x = ExplainPodResponse_NodeVerdict{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3912,7 @@ func (x *ExplainPodResponse_NodeVerdict) String() string {
 func (*ExplainPodResponse_NodeVerdict) ProtoMessage() {}
 
 func (x *ExplainPodResponse_NodeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[42]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3925,7 @@ func (x *ExplainPodResponse_NodeVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_NodeVerdict.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_NodeVerdict) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 2}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 2}
 }
 
 func (x *ExplainPodResponse_NodeVerdict) GetNode() string {
@@ -3347,7 +3978,7 @@ type ExplainPodResponse_Obstacle struct {
 
 func (x *ExplainPodResponse_Obstacle) Reset() {
 	*x = ExplainPodResponse_Obstacle{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3359,7 +3990,7 @@ func (x *ExplainPodResponse_Obstacle) String() string {
 func (*ExplainPodResponse_Obstacle) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Obstacle) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[43]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3372,7 +4003,7 @@ func (x *ExplainPodResponse_Obstacle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Obstacle.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Obstacle) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 3}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 3}
 }
 
 func (x *ExplainPodResponse_Obstacle) GetReason() string {
@@ -3411,7 +4042,7 @@ type ExplainPodResponse_Change struct {
 
 func (x *ExplainPodResponse_Change) Reset() {
 	*x = ExplainPodResponse_Change{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +4054,7 @@ func (x *ExplainPodResponse_Change) String() string {
 func (*ExplainPodResponse_Change) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[44]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +4067,7 @@ func (x *ExplainPodResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Change.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Change) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 4}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 4}
 }
 
 func (x *ExplainPodResponse_Change) GetChange() string {
@@ -3485,7 +4116,7 @@ type ExplainPodResponse_Pending struct {
 
 func (x *ExplainPodResponse_Pending) Reset() {
 	*x = ExplainPodResponse_Pending{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +4128,7 @@ func (x *ExplainPodResponse_Pending) String() string {
 func (*ExplainPodResponse_Pending) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Pending) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[45]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +4141,7 @@ func (x *ExplainPodResponse_Pending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Pending.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Pending) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 5}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 5}
 }
 
 func (x *ExplainPodResponse_Pending) GetSinceTime() *timestamppb.Timestamp {
@@ -3590,7 +4221,7 @@ type ExplainPodResponse_Placement struct {
 
 func (x *ExplainPodResponse_Placement) Reset() {
 	*x = ExplainPodResponse_Placement{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[46]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3602,7 +4233,7 @@ func (x *ExplainPodResponse_Placement) String() string {
 func (*ExplainPodResponse_Placement) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[46]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3615,7 +4246,7 @@ func (x *ExplainPodResponse_Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse_Placement.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_Placement) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 6}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 6}
 }
 
 func (x *ExplainPodResponse_Placement) GetUnknown() string {
@@ -3675,7 +4306,7 @@ type ExplainPodResponse_ExtenderVerdict struct {
 
 func (x *ExplainPodResponse_ExtenderVerdict) Reset() {
 	*x = ExplainPodResponse_ExtenderVerdict{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3687,7 +4318,7 @@ func (x *ExplainPodResponse_ExtenderVerdict) String() string {
 func (*ExplainPodResponse_ExtenderVerdict) ProtoMessage() {}
 
 func (x *ExplainPodResponse_ExtenderVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[47]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3700,7 +4331,7 @@ func (x *ExplainPodResponse_ExtenderVerdict) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use ExplainPodResponse_ExtenderVerdict.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse_ExtenderVerdict) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 7}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{36, 7}
 }
 
 func (x *ExplainPodResponse_ExtenderVerdict) GetUrl() string {
@@ -3737,7 +4368,7 @@ type PlanPlacementRequest_FurtherNodes struct {
 
 func (x *PlanPlacementRequest_FurtherNodes) Reset() {
 	*x = PlanPlacementRequest_FurtherNodes{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +4380,7 @@ func (x *PlanPlacementRequest_FurtherNodes) String() string {
 func (*PlanPlacementRequest_FurtherNodes) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_FurtherNodes) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[48]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +4393,7 @@ func (x *PlanPlacementRequest_FurtherNodes) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use PlanPlacementRequest_FurtherNodes.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_FurtherNodes) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{39, 0}
 }
 
 func (x *PlanPlacementRequest_FurtherNodes) GetNode() *v11.Node {
@@ -3792,7 +4423,7 @@ type PlanPlacementRequest_PodName struct {
 
 func (x *PlanPlacementRequest_PodName) Reset() {
 	*x = PlanPlacementRequest_PodName{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +4435,7 @@ func (x *PlanPlacementRequest_PodName) String() string {
 func (*PlanPlacementRequest_PodName) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_PodName) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[49]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +4448,7 @@ func (x *PlanPlacementRequest_PodName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest_PodName.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_PodName) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{39, 1}
 }
 
 func (x *PlanPlacementRequest_PodName) GetNamespace() string {
@@ -3849,7 +4480,7 @@ type PlanPlacementRequest_Variation struct {
 
 func (x *PlanPlacementRequest_Variation) Reset() {
 	*x = PlanPlacementRequest_Variation{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +4492,7 @@ func (x *PlanPlacementRequest_Variation) String() string {
 func (*PlanPlacementRequest_Variation) ProtoMessage() {}
 
 func (x *PlanPlacementRequest_Variation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[50]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +4505,7 @@ func (x *PlanPlacementRequest_Variation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementRequest_Variation.ProtoReflect.Descriptor instead.
 func (*PlanPlacementRequest_Variation) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{30, 2}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{39, 2}
 }
 
 func (x *PlanPlacementRequest_Variation) GetAdd() []*PlanPlacementRequest_FurtherNodes {
@@ -3915,7 +4546,7 @@ type PlanPlacementResponse_Placement struct {
 
 func (x *PlanPlacementResponse_Placement) Reset() {
 	*x = PlanPlacementResponse_Placement{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3927,7 +4558,7 @@ func (x *PlanPlacementResponse_Placement) String() string {
 func (*PlanPlacementResponse_Placement) ProtoMessage() {}
 
 func (x *PlanPlacementResponse_Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[51]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3940,7 +4571,7 @@ func (x *PlanPlacementResponse_Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse_Placement.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse_Placement) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31, 0}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{40, 0}
 }
 
 func (x *PlanPlacementResponse_Placement) GetNamespace() string {
@@ -3982,7 +4613,7 @@ type PlanPlacementResponse_Result struct {
 
 func (x *PlanPlacementResponse_Result) Reset() {
 	*x = PlanPlacementResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4625,7 @@ func (x *PlanPlacementResponse_Result) String() string {
 func (*PlanPlacementResponse_Result) ProtoMessage() {}
 
 func (x *PlanPlacementResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[52]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4638,7 @@ func (x *PlanPlacementResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanPlacementResponse_Result.ProtoReflect.Descriptor instead.
 func (*PlanPlacementResponse_Result) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{31, 1}
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{40, 1}
 }
 
 func (x *PlanPlacementResponse_Result) GetPlacements() []*PlanPlacementResponse_Placement {
@@ -4021,7 +4652,7 @@ var File_windlass_scheduling_v1_pod_service_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a-windlass/scheduling/v1/admission_config.proto\x1a5windlass/scheduling/v1/kubernetes_master_config.proto\x1a&windlass/scheduling/v1/namespace.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a4windlass/scheduling/v1/persistent_volume_claim.proto\x1a windlass/scheduling/v1/pod.proto\x1a2windlass/scheduling/v1/pod_disruption_budget.proto\x1a#windlass/scheduling/v1/policy.proto\x1a+windlass/scheduling/v1/priority_class.proto\x1a(windlass/scheduling/v1/replica_set.proto\x1a3windlass/scheduling/v1/replication_controller.proto\x1a$windlass/scheduling/v1/service.proto\x1a)windlass/scheduling/v1/stateful_set.proto\x1a*windlass/scheduling/v1/storage_class.proto\"I\n" +
+	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a-windlass/scheduling/v1/admission_config.proto\x1a5windlass/scheduling/v1/kubernetes_master_config.proto\x1a&windlass/scheduling/v1/namespace.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a4windlass/scheduling/v1/persistent_volume_claim.proto\x1a windlass/scheduling/v1/pod.proto\x1a2windlass/scheduling/v1/pod_disruption_budget.proto\x1a#windlass/scheduling/v1/policy.proto\x1a+windlass/scheduling/v1/priority_class.proto\x1a(windlass/scheduling/v1/replica_set.proto\x1a3windlass/scheduling/v1/replication_controller.proto\x1a$windlass/scheduling/v1/service.proto\x1a)windlass/scheduling/v1/stateful_set.proto\x1a*windlass/scheduling/v1/storage_class.proto\"I\n" +
 	"\rGetPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x9c\x02\n" +
@@ -4133,7 +4764,7 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12-\n" +
-	"\x03pod\x18\x03 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\"\xbf\x02\n" +
+	"\x03pod\x18\x03 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\"\xb9\x03\n" +
 	"\x10GetPodLogRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x1c\n" +
@@ -4145,20 +4776,70 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\rsince_seconds\x18\a \x01(\x05B\a\xbaH\x04\x1a\x02 \x00H\x01R\fsinceSeconds\x88\x01\x01\x12\x1e\n" +
 	"\n" +
 	"timestamps\x18\b \x01(\bR\n" +
-	"timestampsB\r\n" +
+	"timestamps\x129\n" +
+	"\n" +
+	"since_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\x12-\n" +
+	"\vlimit_bytes\x18\n" +
+	" \x01(\x05B\a\xbaH\x04\x1a\x02 \x00H\x02R\n" +
+	"limitBytes\x88\x01\x01B\r\n" +
 	"\v_tail_linesB\x10\n" +
-	"\x0e_since_seconds\"\xa0\x01\n" +
+	"\x0e_since_secondsB\x0e\n" +
+	"\f_limit_bytes\"p\n" +
+	"\x15ListPodMetricsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xb4\x01\n" +
+	"\x16ListPodMetricsResponse\x128\n" +
+	"\x05items\x18\x01 \x03(\v2\".windlass.scheduling.v1.PodMetricsR\x05items\x12@\n" +
+	"\amissing\x18\x02 \x03(\v2&.windlass.scheduling.v1.MissingMetricsR\amissing\x12\x1e\n" +
+	"\n" +
+	"unmeasured\x18\x03 \x01(\x05R\n" +
+	"unmeasured\",\n" +
+	"\x16ListNodeMetricsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x96\x01\n" +
+	"\x17ListNodeMetricsResponse\x129\n" +
+	"\x05items\x18\x01 \x03(\v2#.windlass.scheduling.v1.NodeMetricsR\x05items\x12@\n" +
+	"\amissing\x18\x02 \x03(\v2&.windlass.scheduling.v1.MissingMetricsR\amissing\"E\n" +
+	"\x0eMissingMetrics\x12\x1b\n" +
+	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xfd\x01\n" +
+	"\vNodeMetrics\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
+	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06window\x125\n" +
+	"\x03use\x18\x04 \x01(\v2#.windlass.scheduling.v1.ResourceUseR\x03use\x126\n" +
+	"\x04pods\x18\x05 \x03(\v2\".windlass.scheduling.v1.PodMetricsR\x04pods\"\x91\x02\n" +
+	"\n" +
+	"PodMetrics\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1b\n" +
+	"\tnode_name\x18\x04 \x01(\tR\bnodeName\x128\n" +
+	"\ttimestamp\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
+	"\x06window\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06window\x125\n" +
+	"\x03use\x18\a \x01(\v2#.windlass.scheduling.v1.ResourceUseR\x03use\"\x8a\x01\n" +
+	"\vResourceUse\x12\x1b\n" +
+	"\tmilli_cpu\x18\x01 \x01(\x03R\bmilliCPU\x12!\n" +
+	"\fmemory_bytes\x18\x02 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x03 \x01(\x03R\tdiskBytes\x12\x1c\n" +
+	"\tprocesses\x18\x04 \x01(\x03R\tprocesses\"\xeb\x01\n" +
 	"\fExecPodStart\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
 	"\tcontainer\x18\x03 \x01(\tR\tcontainer\x12\x18\n" +
 	"\acommand\x18\x04 \x03(\tR\acommand\x12\x14\n" +
 	"\x05stdin\x18\x05 \x01(\bR\x05stdin\x12\x10\n" +
-	"\x03tty\x18\x06 \x01(\bR\x03tty\"\x85\x01\n" +
+	"\x03tty\x18\x06 \x01(\bR\x03tty\x12I\n" +
+	"\rterminal_size\x18\a \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize\"\xd0\x01\n" +
 	"\x0eExecPodRequest\x12:\n" +
 	"\x05start\x18\x01 \x01(\v2$.windlass.scheduling.v1.ExecPodStartR\x05start\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12!\n" +
-	"\fstdin_closed\x18\x03 \x01(\bR\vstdinClosed\"q\n" +
+	"\fstdin_closed\x18\x03 \x01(\bR\vstdinClosed\x12I\n" +
+	"\rterminal_size\x18\x04 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize\"V\n" +
+	"\fTerminalSize\x12%\n" +
+	"\acolumns\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\acolumns\x12\x1f\n" +
+	"\x04rows\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04rows\"q\n" +
 	"\x0fExecPodResponse\x12\x16\n" +
 	"\x06stdout\x18\x01 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\fR\x06stderr\x12 \n" +
@@ -4354,7 +5035,7 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x06Result\x12W\n" +
 	"\n" +
 	"placements\x18\x01 \x03(\v27.windlass.scheduling.v1.PlanPlacementResponse.PlacementR\n" +
-	"placements2\x99\x19\n" +
+	"placements2\xd5\x1c\n" +
 	"\n" +
 	"PodService\x12\x8b\x01\n" +
 	"\x06GetPod\x12%.windlass.scheduling.v1.GetPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"=\xaa\xbb\x18\v\n" +
@@ -4387,7 +5068,11 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\tGetPodLog\x12(.windlass.scheduling.v1.GetPodLogRequest\x1a\x14.google.api.HttpBody\"G\xaa\xbb\x18\x11\n" +
 	"\x03get\x1a\bpods/log8\x01\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/pods/{name}/log0\x01\x12{\n" +
 	"\aExecPod\x12&.windlass.scheduling.v1.ExecPodRequest\x1a'.windlass.scheduling.v1.ExecPodResponse\"\x1b\xaa\xbb\x18\x17\n" +
-	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\x92\x01\n" +
+	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\xf7\x01\n" +
+	"\x0eListPodMetrics\x12-.windlass.scheduling.v1.ListPodMetricsRequest\x1a..windlass.scheduling.v1.ListPodMetricsResponse\"\x85\x01\xaa\xbb\x18\x1c\n" +
+	"\x04list\x12\x0emetrics.k8s.io\x1a\x04pods\x82\xd3\xe4\x93\x02_Z#\x12!/apis/metrics.k8s.io/v1beta1/pods\x128/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods\x12\xbf\x01\n" +
+	"\x0fListNodeMetrics\x12..windlass.scheduling.v1.ListNodeMetricsRequest\x1a/.windlass.scheduling.v1.ListNodeMetricsResponse\"K\xaa\xbb\x18\x1d\n" +
+	"\x04list\x12\x0emetrics.k8s.io\x1a\x05nodes\x82\xd3\xe4\x93\x02$\x12\"/apis/metrics.k8s.io/v1beta1/nodes\x12\x92\x01\n" +
 	"\n" +
 	"ExplainPod\x12).windlass.scheduling.v1.ExplainPodRequest\x1a*.windlass.scheduling.v1.ExplainPodResponse\"-\xaa\xbb\x18\x0e\n" +
 	"\x04plan\x1a\x04pods@\x01\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/pods:explain\x12\x96\x01\n" +
@@ -4413,7 +5098,7 @@ func file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_windlass_scheduling_v1_pod_service_proto_goTypes = []any{
 	(*GetPodRequest)(nil),                      // 0: windlass.scheduling.v1.GetPodRequest
 	(*ListPodsRequest)(nil),                    // 1: windlass.scheduling.v1.ListPodsRequest
@@ -4436,187 +5121,215 @@ var file_windlass_scheduling_v1_pod_service_proto_goTypes = []any{
 	(*BatchCreatePodsRequest)(nil),             // 18: windlass.scheduling.v1.BatchCreatePodsRequest
 	(*BatchCreatePodsResponse)(nil),            // 19: windlass.scheduling.v1.BatchCreatePodsResponse
 	(*GetPodLogRequest)(nil),                   // 20: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                       // 21: windlass.scheduling.v1.ExecPodStart
-	(*ExecPodRequest)(nil),                     // 22: windlass.scheduling.v1.ExecPodRequest
-	(*ExecPodResponse)(nil),                    // 23: windlass.scheduling.v1.ExecPodResponse
-	(*ExplainPodRequest)(nil),                  // 24: windlass.scheduling.v1.ExplainPodRequest
-	(*PlanPreemptionRequest)(nil),              // 25: windlass.scheduling.v1.PlanPreemptionRequest
-	(*PlanPreemptionResponse)(nil),             // 26: windlass.scheduling.v1.PlanPreemptionResponse
-	(*ExplainPodResponse)(nil),                 // 27: windlass.scheduling.v1.ExplainPodResponse
-	(*AdmitPodRequest)(nil),                    // 28: windlass.scheduling.v1.AdmitPodRequest
-	(*AdmitPodResponse)(nil),                   // 29: windlass.scheduling.v1.AdmitPodResponse
-	(*PlanPlacementRequest)(nil),               // 30: windlass.scheduling.v1.PlanPlacementRequest
-	(*PlanPlacementResponse)(nil),              // 31: windlass.scheduling.v1.PlanPlacementResponse
-	(*WatchPodsResponse_Event)(nil),            // 32: windlass.scheduling.v1.WatchPodsResponse.Event
-	(*BindPodRequest_Target)(nil),              // 33: windlass.scheduling.v1.BindPodRequest.Target
-	(*BatchBindPodsResponse_Result)(nil),       // 34: windlass.scheduling.v1.BatchBindPodsResponse.Result
-	(*BatchCreatePodsResponse_Result)(nil),     // 35: windlass.scheduling.v1.BatchCreatePodsResponse.Result
-	(*ExplainPodRequest_NodeLabels)(nil),       // 36: windlass.scheduling.v1.ExplainPodRequest.NodeLabels
-	nil,                                        // 37: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
-	(*PlanPreemptionRequest_Budgets)(nil),      // 38: windlass.scheduling.v1.PlanPreemptionRequest.Budgets
-	(*PlanPreemptionResponse_Victim)(nil),      // 39: windlass.scheduling.v1.PlanPreemptionResponse.Victim
-	(*ExplainPodResponse_Failure)(nil),         // 40: windlass.scheduling.v1.ExplainPodResponse.Failure
-	(*ExplainPodResponse_Score)(nil),           // 41: windlass.scheduling.v1.ExplainPodResponse.Score
-	(*ExplainPodResponse_NodeVerdict)(nil),     // 42: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	(*ExplainPodResponse_Obstacle)(nil),        // 43: windlass.scheduling.v1.ExplainPodResponse.Obstacle
-	(*ExplainPodResponse_Change)(nil),          // 44: windlass.scheduling.v1.ExplainPodResponse.Change
-	(*ExplainPodResponse_Pending)(nil),         // 45: windlass.scheduling.v1.ExplainPodResponse.Pending
-	(*ExplainPodResponse_Placement)(nil),       // 46: windlass.scheduling.v1.ExplainPodResponse.Placement
-	(*ExplainPodResponse_ExtenderVerdict)(nil), // 47: windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
-	(*PlanPlacementRequest_FurtherNodes)(nil),  // 48: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
-	(*PlanPlacementRequest_PodName)(nil),       // 49: windlass.scheduling.v1.PlanPlacementRequest.PodName
-	(*PlanPlacementRequest_Variation)(nil),     // 50: windlass.scheduling.v1.PlanPlacementRequest.Variation
-	(*PlanPlacementResponse_Placement)(nil),    // 51: windlass.scheduling.v1.PlanPlacementResponse.Placement
-	(*PlanPlacementResponse_Result)(nil),       // 52: windlass.scheduling.v1.PlanPlacementResponse.Result
-	(*fieldmaskpb.FieldMask)(nil),              // 53: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                        // 54: windlass.meta.v1.ListMeta
-	(*Pod)(nil),                                // 55: windlass.scheduling.v1.Pod
-	(*httpbody.HttpBody)(nil),                  // 56: google.api.HttpBody
-	(*v1.Preconditions)(nil),                   // 57: windlass.meta.v1.Preconditions
-	(*v1.ObjectMeta)(nil),                      // 58: windlass.meta.v1.ObjectMeta
-	(*Policy)(nil),                             // 59: windlass.scheduling.v1.Policy
-	(*v11.NodeList)(nil),                       // 60: windlass.node.v1.NodeList
-	(*Service)(nil),                            // 61: windlass.scheduling.v1.Service
-	(*ReplicationController)(nil),              // 62: windlass.scheduling.v1.ReplicationController
-	(*ReplicaSet)(nil),                         // 63: windlass.scheduling.v1.ReplicaSet
-	(*StatefulSet)(nil),                        // 64: windlass.scheduling.v1.StatefulSet
-	(*PersistentVolume)(nil),                   // 65: windlass.scheduling.v1.PersistentVolume
-	(*PersistentVolumeClaim)(nil),              // 66: windlass.scheduling.v1.PersistentVolumeClaim
-	(*StorageClass)(nil),                       // 67: windlass.scheduling.v1.StorageClass
-	(*PodDisruptionBudget)(nil),                // 68: windlass.scheduling.v1.PodDisruptionBudget
-	(*Namespace)(nil),                          // 69: windlass.scheduling.v1.Namespace
-	(*AdmissionConfig)(nil),                    // 70: windlass.scheduling.v1.AdmissionConfig
-	(*KubernetesMasterConfig)(nil),             // 71: windlass.scheduling.v1.KubernetesMasterConfig
-	(*PriorityClass)(nil),                      // 72: windlass.scheduling.v1.PriorityClass
-	(*timestamppb.Timestamp)(nil),              // 73: google.protobuf.Timestamp
-	(*v11.Node)(nil),                           // 74: windlass.node.v1.Node
+	(*ListPodMetricsRequest)(nil),              // 21: windlass.scheduling.v1.ListPodMetricsRequest
+	(*ListPodMetricsResponse)(nil),             // 22: windlass.scheduling.v1.ListPodMetricsResponse
+	(*ListNodeMetricsRequest)(nil),             // 23: windlass.scheduling.v1.ListNodeMetricsRequest
+	(*ListNodeMetricsResponse)(nil),            // 24: windlass.scheduling.v1.ListNodeMetricsResponse
+	(*MissingMetrics)(nil),                     // 25: windlass.scheduling.v1.MissingMetrics
+	(*NodeMetrics)(nil),                        // 26: windlass.scheduling.v1.NodeMetrics
+	(*PodMetrics)(nil),                         // 27: windlass.scheduling.v1.PodMetrics
+	(*ResourceUse)(nil),                        // 28: windlass.scheduling.v1.ResourceUse
+	(*ExecPodStart)(nil),                       // 29: windlass.scheduling.v1.ExecPodStart
+	(*ExecPodRequest)(nil),                     // 30: windlass.scheduling.v1.ExecPodRequest
+	(*TerminalSize)(nil),                       // 31: windlass.scheduling.v1.TerminalSize
+	(*ExecPodResponse)(nil),                    // 32: windlass.scheduling.v1.ExecPodResponse
+	(*ExplainPodRequest)(nil),                  // 33: windlass.scheduling.v1.ExplainPodRequest
+	(*PlanPreemptionRequest)(nil),              // 34: windlass.scheduling.v1.PlanPreemptionRequest
+	(*PlanPreemptionResponse)(nil),             // 35: windlass.scheduling.v1.PlanPreemptionResponse
+	(*ExplainPodResponse)(nil),                 // 36: windlass.scheduling.v1.ExplainPodResponse
+	(*AdmitPodRequest)(nil),                    // 37: windlass.scheduling.v1.AdmitPodRequest
+	(*AdmitPodResponse)(nil),                   // 38: windlass.scheduling.v1.AdmitPodResponse
+	(*PlanPlacementRequest)(nil),               // 39: windlass.scheduling.v1.PlanPlacementRequest
+	(*PlanPlacementResponse)(nil),              // 40: windlass.scheduling.v1.PlanPlacementResponse
+	(*WatchPodsResponse_Event)(nil),            // 41: windlass.scheduling.v1.WatchPodsResponse.Event
+	(*BindPodRequest_Target)(nil),              // 42: windlass.scheduling.v1.BindPodRequest.Target
+	(*BatchBindPodsResponse_Result)(nil),       // 43: windlass.scheduling.v1.BatchBindPodsResponse.Result
+	(*BatchCreatePodsResponse_Result)(nil),     // 44: windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	(*ExplainPodRequest_NodeLabels)(nil),       // 45: windlass.scheduling.v1.ExplainPodRequest.NodeLabels
+	nil,                                        // 46: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
+	(*PlanPreemptionRequest_Budgets)(nil),      // 47: windlass.scheduling.v1.PlanPreemptionRequest.Budgets
+	(*PlanPreemptionResponse_Victim)(nil),      // 48: windlass.scheduling.v1.PlanPreemptionResponse.Victim
+	(*ExplainPodResponse_Failure)(nil),         // 49: windlass.scheduling.v1.ExplainPodResponse.Failure
+	(*ExplainPodResponse_Score)(nil),           // 50: windlass.scheduling.v1.ExplainPodResponse.Score
+	(*ExplainPodResponse_NodeVerdict)(nil),     // 51: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	(*ExplainPodResponse_Obstacle)(nil),        // 52: windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	(*ExplainPodResponse_Change)(nil),          // 53: windlass.scheduling.v1.ExplainPodResponse.Change
+	(*ExplainPodResponse_Pending)(nil),         // 54: windlass.scheduling.v1.ExplainPodResponse.Pending
+	(*ExplainPodResponse_Placement)(nil),       // 55: windlass.scheduling.v1.ExplainPodResponse.Placement
+	(*ExplainPodResponse_ExtenderVerdict)(nil), // 56: windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
+	(*PlanPlacementRequest_FurtherNodes)(nil),  // 57: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	(*PlanPlacementRequest_PodName)(nil),       // 58: windlass.scheduling.v1.PlanPlacementRequest.PodName
+	(*PlanPlacementRequest_Variation)(nil),     // 59: windlass.scheduling.v1.PlanPlacementRequest.Variation
+	(*PlanPlacementResponse_Placement)(nil),    // 60: windlass.scheduling.v1.PlanPlacementResponse.Placement
+	(*PlanPlacementResponse_Result)(nil),       // 61: windlass.scheduling.v1.PlanPlacementResponse.Result
+	(*fieldmaskpb.FieldMask)(nil),              // 62: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                        // 63: windlass.meta.v1.ListMeta
+	(*Pod)(nil),                                // 64: windlass.scheduling.v1.Pod
+	(*httpbody.HttpBody)(nil),                  // 65: google.api.HttpBody
+	(*v1.Preconditions)(nil),                   // 66: windlass.meta.v1.Preconditions
+	(*v1.ObjectMeta)(nil),                      // 67: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil),              // 68: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                // 69: google.protobuf.Duration
+	(*Policy)(nil),                             // 70: windlass.scheduling.v1.Policy
+	(*v11.NodeList)(nil),                       // 71: windlass.node.v1.NodeList
+	(*Service)(nil),                            // 72: windlass.scheduling.v1.Service
+	(*ReplicationController)(nil),              // 73: windlass.scheduling.v1.ReplicationController
+	(*ReplicaSet)(nil),                         // 74: windlass.scheduling.v1.ReplicaSet
+	(*StatefulSet)(nil),                        // 75: windlass.scheduling.v1.StatefulSet
+	(*PersistentVolume)(nil),                   // 76: windlass.scheduling.v1.PersistentVolume
+	(*PersistentVolumeClaim)(nil),              // 77: windlass.scheduling.v1.PersistentVolumeClaim
+	(*StorageClass)(nil),                       // 78: windlass.scheduling.v1.StorageClass
+	(*PodDisruptionBudget)(nil),                // 79: windlass.scheduling.v1.PodDisruptionBudget
+	(*Namespace)(nil),                          // 80: windlass.scheduling.v1.Namespace
+	(*AdmissionConfig)(nil),                    // 81: windlass.scheduling.v1.AdmissionConfig
+	(*KubernetesMasterConfig)(nil),             // 82: windlass.scheduling.v1.KubernetesMasterConfig
+	(*PriorityClass)(nil),                      // 83: windlass.scheduling.v1.PriorityClass
+	(*v11.Node)(nil),                           // 84: windlass.node.v1.Node
 }
 var file_windlass_scheduling_v1_pod_service_proto_depIdxs = []int32{
-	53,  // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	54,  // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
-	55,  // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
-	55,  // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	55,  // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	56,  // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
-	55,  // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	55,  // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	57,  // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	32,  // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
-	57,  // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	57,  // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	58,  // 12: windlass.scheduling.v1.BindPodRequest.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	33,  // 13: windlass.scheduling.v1.BindPodRequest.target:type_name -> windlass.scheduling.v1.BindPodRequest.Target
+	62,  // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	63,  // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
+	64,  // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
+	64,  // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	64,  // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	65,  // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
+	64,  // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	64,  // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	66,  // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	41,  // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
+	66,  // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	66,  // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	67,  // 12: windlass.scheduling.v1.BindPodRequest.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	42,  // 13: windlass.scheduling.v1.BindPodRequest.target:type_name -> windlass.scheduling.v1.BindPodRequest.Target
 	15,  // 14: windlass.scheduling.v1.BatchBindPodsRequest.bindings:type_name -> windlass.scheduling.v1.BindPodRequest
-	34,  // 15: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
-	55,  // 16: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
-	35,  // 17: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
-	21,  // 18: windlass.scheduling.v1.ExecPodRequest.start:type_name -> windlass.scheduling.v1.ExecPodStart
-	55,  // 19: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	59,  // 20: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
-	60,  // 21: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
-	2,   // 22: windlass.scheduling.v1.ExplainPodRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	61,  // 23: windlass.scheduling.v1.ExplainPodRequest.services:type_name -> windlass.scheduling.v1.Service
-	62,  // 24: windlass.scheduling.v1.ExplainPodRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
-	63,  // 25: windlass.scheduling.v1.ExplainPodRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
-	64,  // 26: windlass.scheduling.v1.ExplainPodRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
-	36,  // 27: windlass.scheduling.v1.ExplainPodRequest.node_labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels
-	65,  // 28: windlass.scheduling.v1.ExplainPodRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
-	66,  // 29: windlass.scheduling.v1.ExplainPodRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
-	67,  // 30: windlass.scheduling.v1.ExplainPodRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
-	68,  // 31: windlass.scheduling.v1.ExplainPodRequest.budgets:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	55,  // 32: windlass.scheduling.v1.PlanPreemptionRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	59,  // 33: windlass.scheduling.v1.PlanPreemptionRequest.policy:type_name -> windlass.scheduling.v1.Policy
-	60,  // 34: windlass.scheduling.v1.PlanPreemptionRequest.nodes:type_name -> windlass.node.v1.NodeList
-	2,   // 35: windlass.scheduling.v1.PlanPreemptionRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	38,  // 36: windlass.scheduling.v1.PlanPreemptionRequest.budgets:type_name -> windlass.scheduling.v1.PlanPreemptionRequest.Budgets
-	61,  // 37: windlass.scheduling.v1.PlanPreemptionRequest.services:type_name -> windlass.scheduling.v1.Service
-	62,  // 38: windlass.scheduling.v1.PlanPreemptionRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
-	63,  // 39: windlass.scheduling.v1.PlanPreemptionRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
-	64,  // 40: windlass.scheduling.v1.PlanPreemptionRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
-	65,  // 41: windlass.scheduling.v1.PlanPreemptionRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
-	66,  // 42: windlass.scheduling.v1.PlanPreemptionRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
-	67,  // 43: windlass.scheduling.v1.PlanPreemptionRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
-	39,  // 44: windlass.scheduling.v1.PlanPreemptionResponse.victims:type_name -> windlass.scheduling.v1.PlanPreemptionResponse.Victim
-	42,  // 45: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	47,  // 46: windlass.scheduling.v1.ExplainPodResponse.extenders:type_name -> windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
-	43,  // 47: windlass.scheduling.v1.ExplainPodResponse.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
-	44,  // 48: windlass.scheduling.v1.ExplainPodResponse.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
-	45,  // 49: windlass.scheduling.v1.ExplainPodResponse.pending:type_name -> windlass.scheduling.v1.ExplainPodResponse.Pending
-	46,  // 50: windlass.scheduling.v1.ExplainPodResponse.placement:type_name -> windlass.scheduling.v1.ExplainPodResponse.Placement
-	55,  // 51: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	69,  // 52: windlass.scheduling.v1.AdmitPodRequest.namespace_object:type_name -> windlass.scheduling.v1.Namespace
-	70,  // 53: windlass.scheduling.v1.AdmitPodRequest.admission_config:type_name -> windlass.scheduling.v1.AdmissionConfig
-	71,  // 54: windlass.scheduling.v1.AdmitPodRequest.master_config:type_name -> windlass.scheduling.v1.KubernetesMasterConfig
-	55,  // 55: windlass.scheduling.v1.AdmitPodRequest.old_pod:type_name -> windlass.scheduling.v1.Pod
-	72,  // 56: windlass.scheduling.v1.AdmitPodRequest.priority_classes:type_name -> windlass.scheduling.v1.PriorityClass
-	55,  // 57: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
-	50,  // 58: windlass.scheduling.v1.PlanPlacementRequest.variations:type_name -> windlass.scheduling.v1.PlanPlacementRequest.Variation
-	60,  // 59: windlass.scheduling.v1.PlanPlacementRequest.nodes:type_name -> windlass.node.v1.NodeList
-	2,   // 60: windlass.scheduling.v1.PlanPlacementRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	52,  // 61: windlass.scheduling.v1.PlanPlacementResponse.results:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Result
-	55,  // 62: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
-	55,  // 63: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
-	37,  // 64: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
-	68,  // 65: windlass.scheduling.v1.PlanPreemptionRequest.Budgets.items:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	40,  // 66: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
-	41,  // 67: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
-	73,  // 68: windlass.scheduling.v1.ExplainPodResponse.Pending.since_time:type_name -> google.protobuf.Timestamp
-	73,  // 69: windlass.scheduling.v1.ExplainPodResponse.Pending.last_try_time:type_name -> google.protobuf.Timestamp
-	73,  // 70: windlass.scheduling.v1.ExplainPodResponse.Pending.next_try_time:type_name -> google.protobuf.Timestamp
-	43,  // 71: windlass.scheduling.v1.ExplainPodResponse.Pending.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
-	44,  // 72: windlass.scheduling.v1.ExplainPodResponse.Pending.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
-	73,  // 73: windlass.scheduling.v1.ExplainPodResponse.Placement.place_time:type_name -> google.protobuf.Timestamp
-	42,  // 74: windlass.scheduling.v1.ExplainPodResponse.Placement.chosen:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	42,  // 75: windlass.scheduling.v1.ExplainPodResponse.Placement.next:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	74,  // 76: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes.node:type_name -> windlass.node.v1.Node
-	48,  // 77: windlass.scheduling.v1.PlanPlacementRequest.Variation.add:type_name -> windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
-	49,  // 78: windlass.scheduling.v1.PlanPlacementRequest.Variation.place:type_name -> windlass.scheduling.v1.PlanPlacementRequest.PodName
-	51,  // 79: windlass.scheduling.v1.PlanPlacementResponse.Result.placements:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Placement
-	0,   // 80: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
-	1,   // 81: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
-	3,   // 82: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
-	4,   // 83: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
-	5,   // 84: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
-	6,   // 85: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
-	7,   // 86: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
-	8,   // 87: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
-	9,   // 88: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
-	11,  // 89: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
-	15,  // 90: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
-	16,  // 91: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
-	18,  // 92: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
-	20,  // 93: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
-	22,  // 94: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
-	24,  // 95: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
-	30,  // 96: windlass.scheduling.v1.PodService.PlanPlacement:input_type -> windlass.scheduling.v1.PlanPlacementRequest
-	25,  // 97: windlass.scheduling.v1.PodService.PlanPreemption:input_type -> windlass.scheduling.v1.PlanPreemptionRequest
-	13,  // 98: windlass.scheduling.v1.PodService.SettleBindings:input_type -> windlass.scheduling.v1.SettleBindingsRequest
-	28,  // 99: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
-	55,  // 100: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
-	2,   // 101: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
-	55,  // 102: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
-	55,  // 103: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
-	55,  // 104: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
-	55,  // 105: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
-	55,  // 106: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
-	55,  // 107: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
-	10,  // 108: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	12,  // 109: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
-	55,  // 110: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
-	17,  // 111: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
-	19,  // 112: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
-	56,  // 113: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
-	23,  // 114: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
-	27,  // 115: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
-	31,  // 116: windlass.scheduling.v1.PodService.PlanPlacement:output_type -> windlass.scheduling.v1.PlanPlacementResponse
-	26,  // 117: windlass.scheduling.v1.PodService.PlanPreemption:output_type -> windlass.scheduling.v1.PlanPreemptionResponse
-	14,  // 118: windlass.scheduling.v1.PodService.SettleBindings:output_type -> windlass.scheduling.v1.SettleBindingsResponse
-	29,  // 119: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
-	100, // [100:120] is the sub-list for method output_type
-	80,  // [80:100] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	43,  // 15: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
+	64,  // 16: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
+	44,  // 17: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	68,  // 18: windlass.scheduling.v1.GetPodLogRequest.since_time:type_name -> google.protobuf.Timestamp
+	27,  // 19: windlass.scheduling.v1.ListPodMetricsResponse.items:type_name -> windlass.scheduling.v1.PodMetrics
+	25,  // 20: windlass.scheduling.v1.ListPodMetricsResponse.missing:type_name -> windlass.scheduling.v1.MissingMetrics
+	26,  // 21: windlass.scheduling.v1.ListNodeMetricsResponse.items:type_name -> windlass.scheduling.v1.NodeMetrics
+	25,  // 22: windlass.scheduling.v1.ListNodeMetricsResponse.missing:type_name -> windlass.scheduling.v1.MissingMetrics
+	68,  // 23: windlass.scheduling.v1.NodeMetrics.timestamp:type_name -> google.protobuf.Timestamp
+	69,  // 24: windlass.scheduling.v1.NodeMetrics.window:type_name -> google.protobuf.Duration
+	28,  // 25: windlass.scheduling.v1.NodeMetrics.use:type_name -> windlass.scheduling.v1.ResourceUse
+	27,  // 26: windlass.scheduling.v1.NodeMetrics.pods:type_name -> windlass.scheduling.v1.PodMetrics
+	68,  // 27: windlass.scheduling.v1.PodMetrics.timestamp:type_name -> google.protobuf.Timestamp
+	69,  // 28: windlass.scheduling.v1.PodMetrics.window:type_name -> google.protobuf.Duration
+	28,  // 29: windlass.scheduling.v1.PodMetrics.use:type_name -> windlass.scheduling.v1.ResourceUse
+	31,  // 30: windlass.scheduling.v1.ExecPodStart.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
+	29,  // 31: windlass.scheduling.v1.ExecPodRequest.start:type_name -> windlass.scheduling.v1.ExecPodStart
+	31,  // 32: windlass.scheduling.v1.ExecPodRequest.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
+	64,  // 33: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	70,  // 34: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
+	71,  // 35: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 36: windlass.scheduling.v1.ExplainPodRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	72,  // 37: windlass.scheduling.v1.ExplainPodRequest.services:type_name -> windlass.scheduling.v1.Service
+	73,  // 38: windlass.scheduling.v1.ExplainPodRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
+	74,  // 39: windlass.scheduling.v1.ExplainPodRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
+	75,  // 40: windlass.scheduling.v1.ExplainPodRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
+	45,  // 41: windlass.scheduling.v1.ExplainPodRequest.node_labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels
+	76,  // 42: windlass.scheduling.v1.ExplainPodRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
+	77,  // 43: windlass.scheduling.v1.ExplainPodRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
+	78,  // 44: windlass.scheduling.v1.ExplainPodRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
+	79,  // 45: windlass.scheduling.v1.ExplainPodRequest.budgets:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	64,  // 46: windlass.scheduling.v1.PlanPreemptionRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	70,  // 47: windlass.scheduling.v1.PlanPreemptionRequest.policy:type_name -> windlass.scheduling.v1.Policy
+	71,  // 48: windlass.scheduling.v1.PlanPreemptionRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 49: windlass.scheduling.v1.PlanPreemptionRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	47,  // 50: windlass.scheduling.v1.PlanPreemptionRequest.budgets:type_name -> windlass.scheduling.v1.PlanPreemptionRequest.Budgets
+	72,  // 51: windlass.scheduling.v1.PlanPreemptionRequest.services:type_name -> windlass.scheduling.v1.Service
+	73,  // 52: windlass.scheduling.v1.PlanPreemptionRequest.replication_controllers:type_name -> windlass.scheduling.v1.ReplicationController
+	74,  // 53: windlass.scheduling.v1.PlanPreemptionRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSet
+	75,  // 54: windlass.scheduling.v1.PlanPreemptionRequest.stateful_sets:type_name -> windlass.scheduling.v1.StatefulSet
+	76,  // 55: windlass.scheduling.v1.PlanPreemptionRequest.volumes:type_name -> windlass.scheduling.v1.PersistentVolume
+	77,  // 56: windlass.scheduling.v1.PlanPreemptionRequest.claims:type_name -> windlass.scheduling.v1.PersistentVolumeClaim
+	78,  // 57: windlass.scheduling.v1.PlanPreemptionRequest.storage_classes:type_name -> windlass.scheduling.v1.StorageClass
+	48,  // 58: windlass.scheduling.v1.PlanPreemptionResponse.victims:type_name -> windlass.scheduling.v1.PlanPreemptionResponse.Victim
+	51,  // 59: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	56,  // 60: windlass.scheduling.v1.ExplainPodResponse.extenders:type_name -> windlass.scheduling.v1.ExplainPodResponse.ExtenderVerdict
+	52,  // 61: windlass.scheduling.v1.ExplainPodResponse.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	53,  // 62: windlass.scheduling.v1.ExplainPodResponse.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
+	54,  // 63: windlass.scheduling.v1.ExplainPodResponse.pending:type_name -> windlass.scheduling.v1.ExplainPodResponse.Pending
+	55,  // 64: windlass.scheduling.v1.ExplainPodResponse.placement:type_name -> windlass.scheduling.v1.ExplainPodResponse.Placement
+	64,  // 65: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	80,  // 66: windlass.scheduling.v1.AdmitPodRequest.namespace_object:type_name -> windlass.scheduling.v1.Namespace
+	81,  // 67: windlass.scheduling.v1.AdmitPodRequest.admission_config:type_name -> windlass.scheduling.v1.AdmissionConfig
+	82,  // 68: windlass.scheduling.v1.AdmitPodRequest.master_config:type_name -> windlass.scheduling.v1.KubernetesMasterConfig
+	64,  // 69: windlass.scheduling.v1.AdmitPodRequest.old_pod:type_name -> windlass.scheduling.v1.Pod
+	83,  // 70: windlass.scheduling.v1.AdmitPodRequest.priority_classes:type_name -> windlass.scheduling.v1.PriorityClass
+	64,  // 71: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
+	59,  // 72: windlass.scheduling.v1.PlanPlacementRequest.variations:type_name -> windlass.scheduling.v1.PlanPlacementRequest.Variation
+	71,  // 73: windlass.scheduling.v1.PlanPlacementRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,   // 74: windlass.scheduling.v1.PlanPlacementRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	61,  // 75: windlass.scheduling.v1.PlanPlacementResponse.results:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Result
+	64,  // 76: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
+	64,  // 77: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
+	46,  // 78: windlass.scheduling.v1.ExplainPodRequest.NodeLabels.labels:type_name -> windlass.scheduling.v1.ExplainPodRequest.NodeLabels.LabelsEntry
+	79,  // 79: windlass.scheduling.v1.PlanPreemptionRequest.Budgets.items:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	49,  // 80: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
+	50,  // 81: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
+	68,  // 82: windlass.scheduling.v1.ExplainPodResponse.Pending.since_time:type_name -> google.protobuf.Timestamp
+	68,  // 83: windlass.scheduling.v1.ExplainPodResponse.Pending.last_try_time:type_name -> google.protobuf.Timestamp
+	68,  // 84: windlass.scheduling.v1.ExplainPodResponse.Pending.next_try_time:type_name -> google.protobuf.Timestamp
+	52,  // 85: windlass.scheduling.v1.ExplainPodResponse.Pending.obstacles:type_name -> windlass.scheduling.v1.ExplainPodResponse.Obstacle
+	53,  // 86: windlass.scheduling.v1.ExplainPodResponse.Pending.changes:type_name -> windlass.scheduling.v1.ExplainPodResponse.Change
+	68,  // 87: windlass.scheduling.v1.ExplainPodResponse.Placement.place_time:type_name -> google.protobuf.Timestamp
+	51,  // 88: windlass.scheduling.v1.ExplainPodResponse.Placement.chosen:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	51,  // 89: windlass.scheduling.v1.ExplainPodResponse.Placement.next:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	84,  // 90: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes.node:type_name -> windlass.node.v1.Node
+	57,  // 91: windlass.scheduling.v1.PlanPlacementRequest.Variation.add:type_name -> windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	58,  // 92: windlass.scheduling.v1.PlanPlacementRequest.Variation.place:type_name -> windlass.scheduling.v1.PlanPlacementRequest.PodName
+	60,  // 93: windlass.scheduling.v1.PlanPlacementResponse.Result.placements:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Placement
+	0,   // 94: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
+	1,   // 95: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
+	3,   // 96: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
+	4,   // 97: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
+	5,   // 98: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
+	6,   // 99: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
+	7,   // 100: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
+	8,   // 101: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
+	9,   // 102: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
+	11,  // 103: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
+	15,  // 104: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
+	16,  // 105: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
+	18,  // 106: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
+	20,  // 107: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
+	30,  // 108: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
+	21,  // 109: windlass.scheduling.v1.PodService.ListPodMetrics:input_type -> windlass.scheduling.v1.ListPodMetricsRequest
+	23,  // 110: windlass.scheduling.v1.PodService.ListNodeMetrics:input_type -> windlass.scheduling.v1.ListNodeMetricsRequest
+	33,  // 111: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
+	39,  // 112: windlass.scheduling.v1.PodService.PlanPlacement:input_type -> windlass.scheduling.v1.PlanPlacementRequest
+	34,  // 113: windlass.scheduling.v1.PodService.PlanPreemption:input_type -> windlass.scheduling.v1.PlanPreemptionRequest
+	13,  // 114: windlass.scheduling.v1.PodService.SettleBindings:input_type -> windlass.scheduling.v1.SettleBindingsRequest
+	37,  // 115: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
+	64,  // 116: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
+	2,   // 117: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
+	64,  // 118: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
+	64,  // 119: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
+	64,  // 120: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
+	64,  // 121: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
+	64,  // 122: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
+	64,  // 123: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
+	10,  // 124: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	12,  // 125: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
+	64,  // 126: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
+	17,  // 127: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
+	19,  // 128: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
+	65,  // 129: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
+	32,  // 130: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
+	22,  // 131: windlass.scheduling.v1.PodService.ListPodMetrics:output_type -> windlass.scheduling.v1.ListPodMetricsResponse
+	24,  // 132: windlass.scheduling.v1.PodService.ListNodeMetrics:output_type -> windlass.scheduling.v1.ListNodeMetricsResponse
+	36,  // 133: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
+	40,  // 134: windlass.scheduling.v1.PodService.PlanPlacement:output_type -> windlass.scheduling.v1.PlanPlacementResponse
+	35,  // 135: windlass.scheduling.v1.PodService.PlanPreemption:output_type -> windlass.scheduling.v1.PlanPreemptionResponse
+	14,  // 136: windlass.scheduling.v1.PodService.SettleBindings:output_type -> windlass.scheduling.v1.SettleBindingsResponse
+	38,  // 137: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
+	116, // [116:138] is the sub-list for method output_type
+	94,  // [94:116] is the sub-list for method input_type
+	94,  // [94:94] is the sub-list for extension type_name
+	94,  // [94:94] is the sub-list for extension extendee
+	0,   // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_service_proto_init() }
@@ -4641,16 +5354,16 @@ func file_windlass_scheduling_v1_pod_service_proto_init() {
 	file_windlass_scheduling_v1_pod_service_proto_msgTypes[8].OneofWrappers = []any{}
 	file_windlass_scheduling_v1_pod_service_proto_msgTypes[11].OneofWrappers = []any{}
 	file_windlass_scheduling_v1_pod_service_proto_msgTypes[20].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_pod_service_proto_msgTypes[23].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_pod_service_proto_msgTypes[24].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_pod_service_proto_msgTypes[25].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[32].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[33].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_service_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

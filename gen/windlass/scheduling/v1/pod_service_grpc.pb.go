@@ -39,6 +39,8 @@ const (
 	PodService_BatchCreatePods_FullMethodName = "/windlass.scheduling.v1.PodService/BatchCreatePods"
 	PodService_GetPodLog_FullMethodName       = "/windlass.scheduling.v1.PodService/GetPodLog"
 	PodService_ExecPod_FullMethodName         = "/windlass.scheduling.v1.PodService/ExecPod"
+	PodService_ListPodMetrics_FullMethodName  = "/windlass.scheduling.v1.PodService/ListPodMetrics"
+	PodService_ListNodeMetrics_FullMethodName = "/windlass.scheduling.v1.PodService/ListNodeMetrics"
 	PodService_ExplainPod_FullMethodName      = "/windlass.scheduling.v1.PodService/ExplainPod"
 	PodService_PlanPlacement_FullMethodName   = "/windlass.scheduling.v1.PodService/PlanPlacement"
 	PodService_PlanPreemption_FullMethodName  = "/windlass.scheduling.v1.PodService/PlanPreemption"
@@ -85,6 +87,13 @@ type PodServiceClient interface {
 	GetPodLog(ctx context.Context, in *GetPodLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[httpbody.HttpBody], error)
 	// ExecPod runs a command in a container and streams its input and output.
 	ExecPod(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecPodRequest, ExecPodResponse], error)
+	// ListPodMetrics returns what pods use, as the agents of their nodes measured it last. It fails with UNAVAILABLE if
+	// no
+	// agent answers; nodes whose agents do not are named.
+	ListPodMetrics(ctx context.Context, in *ListPodMetricsRequest, opts ...grpc.CallOption) (*ListPodMetricsResponse, error)
+	// ListNodeMetrics returns what the pods of each node use, as its agent measured it last. It fails with UNAVAILABLE if
+	// no agent answers; nodes whose agents do not are named.
+	ListNodeMetrics(ctx context.Context, in *ListNodeMetricsRequest, opts ...grpc.CallOption) (*ListNodeMetricsResponse, error)
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
 	// unblock the pod. The leader answers from the state by which it places pods, and knows since when a pod has waited
 	// and why a pod was placed where it is.
@@ -286,6 +295,26 @@ func (c *podServiceClient) ExecPod(ctx context.Context, opts ...grpc.CallOption)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodService_ExecPodClient = grpc.BidiStreamingClient[ExecPodRequest, ExecPodResponse]
 
+func (c *podServiceClient) ListPodMetrics(ctx context.Context, in *ListPodMetricsRequest, opts ...grpc.CallOption) (*ListPodMetricsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPodMetricsResponse)
+	err := c.cc.Invoke(ctx, PodService_ListPodMetrics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *podServiceClient) ListNodeMetrics(ctx context.Context, in *ListNodeMetricsRequest, opts ...grpc.CallOption) (*ListNodeMetricsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListNodeMetricsResponse)
+	err := c.cc.Invoke(ctx, PodService_ListNodeMetrics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podServiceClient) ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainPodResponse)
@@ -375,6 +404,13 @@ type PodServiceServer interface {
 	GetPodLog(*GetPodLogRequest, grpc.ServerStreamingServer[httpbody.HttpBody]) error
 	// ExecPod runs a command in a container and streams its input and output.
 	ExecPod(grpc.BidiStreamingServer[ExecPodRequest, ExecPodResponse]) error
+	// ListPodMetrics returns what pods use, as the agents of their nodes measured it last. It fails with UNAVAILABLE if
+	// no
+	// agent answers; nodes whose agents do not are named.
+	ListPodMetrics(context.Context, *ListPodMetricsRequest) (*ListPodMetricsResponse, error)
+	// ListNodeMetrics returns what the pods of each node use, as its agent measured it last. It fails with UNAVAILABLE if
+	// no agent answers; nodes whose agents do not are named.
+	ListNodeMetrics(context.Context, *ListNodeMetricsRequest) (*ListNodeMetricsResponse, error)
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
 	// unblock the pod. The leader answers from the state by which it places pods, and knows since when a pod has waited
 	// and why a pod was placed where it is.
@@ -449,6 +485,12 @@ func (UnimplementedPodServiceServer) GetPodLog(*GetPodLogRequest, grpc.ServerStr
 }
 func (UnimplementedPodServiceServer) ExecPod(grpc.BidiStreamingServer[ExecPodRequest, ExecPodResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExecPod not implemented")
+}
+func (UnimplementedPodServiceServer) ListPodMetrics(context.Context, *ListPodMetricsRequest) (*ListPodMetricsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPodMetrics not implemented")
+}
+func (UnimplementedPodServiceServer) ListNodeMetrics(context.Context, *ListNodeMetricsRequest) (*ListNodeMetricsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListNodeMetrics not implemented")
 }
 func (UnimplementedPodServiceServer) ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainPod not implemented")
@@ -731,6 +773,42 @@ func _PodService_ExecPod_Handler(srv interface{}, stream grpc.ServerStream) erro
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodService_ExecPodServer = grpc.BidiStreamingServer[ExecPodRequest, ExecPodResponse]
 
+func _PodService_ListPodMetrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPodMetricsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).ListPodMetrics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_ListPodMetrics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).ListPodMetrics(ctx, req.(*ListPodMetricsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PodService_ListNodeMetrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListNodeMetricsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).ListNodeMetrics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_ListNodeMetrics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).ListNodeMetrics(ctx, req.(*ListNodeMetricsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodService_ExplainPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExplainPodRequest)
 	if err := dec(in); err != nil {
@@ -875,6 +953,14 @@ var PodService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "BatchCreatePods",
 			Handler:    _PodService_BatchCreatePods_Handler,
+		},
+		{
+			MethodName: "ListPodMetrics",
+			Handler:    _PodService_ListPodMetrics_Handler,
+		},
+		{
+			MethodName: "ListNodeMetrics",
+			Handler:    _PodService_ListNodeMetrics_Handler,
 		},
 		{
 			MethodName: "ExplainPod",

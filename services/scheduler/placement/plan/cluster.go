@@ -76,6 +76,7 @@ type node struct {
 	used        placement.Resources
 	cpu, memory int64 // as ranking counts them
 	ports       []placement.HostPort
+	shared      []placement.HostPort // what its pods take where they have the node's address
 }
 
 // bound is a pod that is bound to a node and has not ended.
@@ -88,6 +89,7 @@ type bound struct {
 	requests    placement.Resources
 	cpu, memory int64
 	ports       []placement.HostPort
+	shared      []placement.HostPort // what it takes of a node whose pods have the node's address
 	disks       []disk
 	claims      []object.Key
 	leaving     bool
@@ -325,7 +327,8 @@ func newBound(pod *schedulingv1.Pod, nodeName string) *bound {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
 	b := &bound{
 		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: nodeName,
-		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil,
+		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec),
+		shared: placement.SharedPorts(spec), leaving: m.GetDeletionTimestamp() != nil,
 		disks: disksOf(spec), claims: claimsOf(m.GetNamespace(), spec), terms: newTerms(pod), priority: spec.GetPriority(),
 		started: started(pod),
 	}
@@ -339,8 +342,9 @@ func (c *Cluster) bindAs(k *class, pod *schedulingv1.Pod, n *node) {
 	c.RemovePod(m.GetNamespace(), m.GetName())
 	c.put(&bound{
 		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: n.name,
-		requests: k.requests, cpu: k.cpu, memory: k.memory, ports: k.ports, leaving: m.GetDeletionTimestamp() != nil,
-		disks: k.disks, claims: k.demand.keys, terms: k.terms, members: k.members, priority: pod.GetSpec().GetPriority(),
+		requests: k.requests, cpu: k.cpu, memory: k.memory, ports: k.ports, shared: k.shared,
+		leaving: m.GetDeletionTimestamp() != nil,
+		disks:   k.disks, claims: k.demand.keys, terms: k.terms, members: k.members, priority: pod.GetSpec().GetPriority(),
 		started: started(pod),
 	})
 }
@@ -404,7 +408,7 @@ func (c *Cluster) attach(b *bound, n *node) {
 	n.used.Add(b.requests)
 	n.cpu += b.cpu
 	n.memory += b.memory
-	n.ports = append(n.ports, b.ports...)
+	n.ports, n.shared = append(n.ports, b.ports...), append(n.shared, b.shared...)
 	c.count(b, 1)
 	c.note(change{n, b, 1})
 }
@@ -420,10 +424,10 @@ func (c *Cluster) detach(b *bound) {
 	n.used.Sub(b.requests)
 	n.cpu -= b.cpu
 	n.memory -= b.memory
-	if len(b.ports) > 0 {
-		n.ports = nil
+	if len(b.shared) > 0 { // a pod with host ports has these too
+		n.ports, n.shared = nil, nil
 		for other := range n.pods {
-			n.ports = append(n.ports, other.ports...)
+			n.ports, n.shared = append(n.ports, other.ports...), append(n.shared, other.shared...)
 		}
 	}
 	c.note(change{n, b, -1})

@@ -30,6 +30,7 @@ type class struct {
 	asksNothing bool
 	cpu, memory int64 // as ranking counts them
 	ports       []placement.HostPort
+	shared      []placement.HostPort // see bound
 	disks       []disk
 	demand      demand
 	matcher     placement.NodeMatcher
@@ -362,10 +363,14 @@ func format(name string, n int64) string {
 }
 
 func (k *class) portsFree(_ *predicate, n *node, r *report) bool {
-	if len(k.ports) == 0 || len(n.ports) == 0 {
+	wanted, taken := k.ports, n.ports
+	if placement.SharesAddress(n.labels) {
+		wanted, taken = k.shared, n.shared
+	}
+	if len(wanted) == 0 || len(taken) == 0 {
 		return true
 	}
-	clash, is := placement.FirstClash(k.ports, n.ports)
+	clash, is := placement.FirstClash(wanted, taken)
 	if !is {
 		return true
 	}

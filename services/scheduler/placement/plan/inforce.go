@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/lifecycle"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/podconfig"
@@ -21,7 +22,6 @@ func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fa
 	f := &unforced{}
 	f.runAs(path+".securityContext", spec.GetSecurityContext())
 	f.warnIf(spec.GetRuntimeClassName() != "", path+".runtimeClassName")
-	f.warnIf(len(spec.GetReadinessGates()) > 0, path+".readinessGates")
 	f.warnIf(len(spec.GetHostAliases()) > 0, path+".hostAliases")
 	f.warnIf(len(spec.GetDnsConfig().GetFields()) > 0, path+".dnsConfig")
 	for i, v := range spec.GetVolumes() {
@@ -30,15 +30,12 @@ func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fa
 	}
 	for i, c := range spec.GetInitContainers() {
 		at := fmt.Sprintf("%s.initContainers[%d]", path, i)
-		if c.GetRestartPolicy() != "" {
-			f.refuse(at+".restartPolicy", "the other containers would never start")
-		}
 		f.container(at, c)
 	}
 	for i, c := range spec.GetContainers() {
 		f.container(fmt.Sprintf("%s.containers[%d]", path, i), c)
 	}
-	return append(f.fields, podconfig.Check(path, spec)...), f.warnings
+	return slices.Concat(f.fields, podconfig.Check(path, spec), lifecycle.Check(path, spec)), f.warnings
 }
 
 // unforced collects what is not in force.
@@ -62,25 +59,12 @@ func (f *unforced) warnIf(is bool, at string) {
 }
 
 func (f *unforced) container(at string, c *schedulingv1.Container) {
-	for _, p := range []struct {
-		name  string
-		probe *structpb.Struct
-	}{
-		{"livenessProbe", c.GetLivenessProbe()},
-		{"readinessProbe", c.GetReadinessProbe()},
-		{"startupProbe", c.GetStartupProbe()},
-	} {
-		if len(p.probe.GetFields()) > 0 {
-			f.refuse(at+"."+p.name, "the container would count as ready and alive without it")
-		}
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.GetResources().GetLimits())) {
-		if name != placement.CPU && name != placement.Memory {
+		if name != placement.CPU && name != placement.Memory && name != placement.EphemeralStorage {
 			f.refuse(at+".resources.limits['"+name+"']", "the container could use more")
 		}
 	}
 	f.runAs(at+".securityContext", c.GetSecurityContext())
-	f.warnIf(len(c.GetLifecycle().GetFields()) > 0, at+".lifecycle")
 }
 
 // runAs refuses the users and groups that a container asks to run as, and warns of everything else of a security

@@ -15,6 +15,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 )
 
 func text(s string) *structpb.Value { return structpb.NewStringValue(s) }
@@ -110,6 +111,12 @@ func taking(port int32) func(*schedulingv1.Pod) {
 	}
 }
 
+func listening(port int32) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) {
+		p.Spec.Containers[0].Ports = []*schedulingv1.ContainerPort{{ContainerPort: port}}
+	}
+}
+
 func clusterOf(nodes ...*nodev1.Node) *Cluster {
 	c := NewCluster()
 	for _, n := range nodes {
@@ -185,6 +192,26 @@ func TestWhereAPodGoes(t *testing.T) {
 		{
 			"a port that is taken", clusterOf(newNode("a")).with(newPod("q", taking(80), on("a"))), newPod("p", taking(80)), "",
 			"free ports",
+		},
+		{
+			"a container port that another pod has at the address of their node",
+			clusterOf(newNode("a", labelled(placement.PodAddressLabel, placement.NodeAddress))).with(
+				newPod("q", listening(80), on("a"))), newPod("p", listening(80)), "", "free ports",
+		},
+		{
+			"a container port that another pod has as a host port",
+			clusterOf(newNode("a", labelled(placement.PodAddressLabel, placement.NodeAddress))).with(
+				newPod("q", taking(80), on("a"))), newPod("p", listening(80)), "", "free ports",
+		},
+		{
+			"a container port that another pod has at an address of its own",
+			clusterOf(newNode("a")).with(newPod("q", listening(80), on("a"))), newPod("p", listening(80)), "a", "",
+		},
+		{
+			"the same container port on the other node",
+			clusterOf(newNode("a", labelled(placement.PodAddressLabel, placement.NodeAddress)),
+				newNode("b", labelled(placement.PodAddressLabel, placement.NodeAddress))).with(
+				newPod("q", listening(80), on("a"))), newPod("p", listening(80)), "b", "",
 		},
 		{
 			"a node by its label", clusterOf(newNode("a"), newNode("b", labelled("disk", "ssd"))),

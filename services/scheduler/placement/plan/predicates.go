@@ -68,7 +68,7 @@ func filters() []*filter {
 		},
 		{
 			names: []string{"PodFitsHostPorts", "PodFitsPorts"}, usage: (*class).portsFree,
-			about: "has the pod's host ports free",
+			about: "has the pod's host ports free, and its container ports where pods have the node's address",
 		},
 		{
 			names: []string{"MatchNodeSelector"}, node: (*class).selected,

@@ -78,7 +78,7 @@ func (q *Queue) refuses(r Request) Refusal {
 func (q *Queue) lacks(namespace string, spec *schedulingv1.PodSpec, n *node) string {
 	k := &class{
 		cluster: q.Cluster, profile: q.Of(nil), spec: spec, requests: placement.RequestsOf(spec),
-		ports: placement.HostPorts(spec), matcher: placement.NewNodeMatcher(spec),
+		ports: placement.HostPorts(spec), shared: placement.SharedPorts(spec), matcher: placement.NewNodeMatcher(spec),
 		demand: q.demandOf(namespace, spec),
 	}
 	k.asksNothing = k.requests.Zero()

@@ -37,8 +37,9 @@ func (b *board) shapeOf(pod *schedulingv1.Pod) *shape {
 	spec := pod.GetSpec()
 	bare := &class{
 		cluster: b.cluster, profile: b.profile, spec: spec, requests: placement.RequestsOf(spec),
-		ports: placement.HostPorts(spec), disks: disksOf(spec), bestEffort: placement.BestEffort(spec),
-		owner: b.cluster.avoidedOwner(pod),
+		ports: placement.HostPorts(spec), shared: placement.SharedPorts(spec), disks: disksOf(spec),
+		bestEffort: placement.BestEffort(spec),
+		owner:      b.cluster.avoidedOwner(pod),
 	}
 	bare.key.namespace = pod.GetMetadata().GetNamespace()
 	bare.cpu, bare.memory = placement.NonZeroRequestsOf(spec)
@@ -81,9 +82,11 @@ func (k *class) shapeID() string {
 	}
 	id.number(k.cpu)
 	id.number(k.memory)
-	id.number(int64(len(k.ports)))
-	for _, port := range k.ports {
-		id.text(port.String())
+	for _, ports := range [][]placement.HostPort{k.ports, k.shared} {
+		id.number(int64(len(ports)))
+		for _, port := range ports {
+			id.text(port.String())
+		}
 	}
 	if k.bestEffort {
 		id.number(1)

@@ -19,9 +19,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	placementplan "github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
@@ -38,7 +41,7 @@ type LiveNodes interface {
 
 // Garbage deletes what no user has to delete: objects whose owners are gone, the contents of namespaces that are
 // deleted, pods whose node is gone, and the oldest of the pods that have ended. It also creates the built-in
-// namespaces.
+// namespaces, and the service account "default" of each namespace.
 type Garbage struct {
 	tables *kinds.Tables
 	nodes  LiveNodes
@@ -61,6 +64,17 @@ func NewGarbage(tables *kinds.Tables, nodes LiveNodes, sink events.Sink, log *sl
 	for _, t := range tables.Namespaced() {
 		controller.Watches(namespaces, t, g.namespaceOf)
 	}
+
+	accounts := g.loops.Loop("serviceaccounts", workers, g.reconcileAccount)
+	controller.Watches(accounts, tables.Namespaces, func(ch resource.Change[*schedulingv1.Namespace]) []string {
+		return []string{ch.Key.Name}
+	})
+	controller.Watches(accounts, tables.ServiceAccounts, func(ch resource.Change[*schedulingv1.ServiceAccount]) []string {
+		if !ch.Deleted || ch.Key.Name != placementplan.DefaultAccount {
+			return nil
+		}
+		return []string{ch.Key.Namespace}
+	})
 
 	// One loop for both: between the beginnings of two, a deletion would reach neither.
 	stranded := g.loops.Loop("strandedpods", workers, g.reconcileStranded)
@@ -132,6 +146,19 @@ func (g *Garbage) reconcileNamespace(ctx context.Context, name string) (time.Tim
 	return p.Wake, g.changeNamespace(ctx, v.Namespace, func(m *metav1.ObjectMeta) {
 		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == plan.NamespaceFinalizer })
 	})
+}
+
+// reconcileAccount creates the service account "default" of a namespace that has none.
+func (g *Garbage) reconcileAccount(ctx context.Context, namespace string) (time.Time, error) {
+	ns, ok := g.tables.Namespaces.Lookup("", namespace)
+	if !ok || object.Deleting(ns) {
+		return time.Time{}, nil
+	}
+	_, err := g.tables.DefaultAccount(ctx, namespace)
+	if status.Code(err) == codes.PermissionDenied {
+		return time.Time{}, nil // the namespace is being deleted by now
+	}
+	return time.Time{}, err
 }
 
 // planNamespace decides on a namespace and what the caches show of its contents, which it adds to v. It also returns

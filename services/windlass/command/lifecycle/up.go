@@ -229,6 +229,7 @@ func reopen(e *session.Env, c *cluster.Cluster, f upFlags) error {
 		return err
 	}
 	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings, f.unset)
+	c.EnsureNetwork()
 	if err := c.EnsurePodUsers(); err != nil {
 		return err
 	}

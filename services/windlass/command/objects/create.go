@@ -25,7 +25,9 @@ func NewCreate(e *session.Env) *cobra.Command {
   cat machineset.yaml | windlass create -f - -o yaml
   windlass create job backup-now --from=cronjob/backup
   windlass create configmap settings --from-literal=level=debug --from-file=app.conf
-  windlass create secret generic login --from-literal=user=app --from-file=password=./password.txt`,
+  windlass create secret generic login --from-literal=user=app --from-file=password=./password.txt
+  windlass create serviceaccount operator
+  windlass create token operator`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return eachDocument(cmd.Context(), e, f, &w, func(ctx context.Context, c *client.Client,
@@ -42,7 +44,8 @@ func NewCreate(e *session.Env) *cobra.Command {
 	}
 	f.AddFlags(cmd.Flags(), "the objects to create")
 	w.AddFlags(cmd.Flags())
-	cmd.AddCommand(newCreateJob(e), newCreateConfigMap(e), newCreateSecret(e))
+	cmd.AddCommand(newCreateJob(e), newCreateConfigMap(e), newCreateSecret(e),
+		newCreateServiceAccount(e), newCreateToken(e))
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -248,7 +249,7 @@ func newSecret(e *session.Env, name, typ string, data map[string][]byte) *schedu
 }
 
 func named(e *session.Env, name string) *metav1.ObjectMeta {
-	return &metav1.ObjectMeta{Name: name, Namespace: e.Namespace}
+	return &metav1.ObjectMeta{Name: name, Namespace: cmp.Or(e.Namespace, e.Target.PodNamespace())}
 }
 
 // createOne creates an object that flags describe, and prints it.

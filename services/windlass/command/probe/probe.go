@@ -56,15 +56,18 @@ func Until(ctx context.Context, s *progress.Steps, look func(context.Context) (d
 ) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for {
-		done, waits, err := lookOnce(ctx, look)
+	for waits := ""; ; {
+		done, seen, err := lookOnce(ctx, look)
 		switch {
 		case done:
 			return nil
-		case err != nil && passing(err):
-			waits = status.Convert(err).Message()
-		case err != nil:
+		case err != nil && !passing(err):
 			return err
+		case err != nil && ctx.Err() != nil && waits != "": // the time is over: what was seen before that counts
+		case err != nil:
+			waits = status.Convert(err).Message()
+		default:
+			waits = seen
 		}
 		s.Wait(waits)
 		select {

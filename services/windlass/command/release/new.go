@@ -73,12 +73,8 @@ func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 	}
 	var key release.Key
 	if f.signingKey != "" {
-		raw, err := os.ReadFile(f.signingKey)
-		if err != nil {
+		if key, err = readKey(f.signingKey); err != nil {
 			return err
-		}
-		if key, err = release.ReadKey(raw); err != nil {
-			return fmt.Errorf("%s: %w", f.signingKey, err)
 		}
 	}
 	digest, err := release.New(f.to, f.build)

@@ -26,10 +26,11 @@ func New(e *session.Env) *cobra.Command {
 		Short: "Create, sign and inspect release images; needs no cluster",
 		Example: `  windlass adm release keygen --to keys
   windlass adm release new --from-dir manifests --version 1.1.0 --previous 1.0.0 --to images --signing-key keys/signing-key.asc --signature-store signatures
+  windlass adm release sign example.com/team/web@sha256:… --signing-key keys/signing-key.asc --signature-store signatures
   windlass adm release info images
   windlass adm release extract windlass/release@sha256:… --store images --to payload`,
 	}
-	cmd.AddCommand(newImage(e), newInfo(e), newExtract(e), newKeygen(e))
+	cmd.AddCommand(newImage(e), newInfo(e), newExtract(e), newKeygen(e), newSign(e))
 	return cmd
 }
 

@@ -159,10 +159,13 @@ func TestReleaseIsSignedForThoseWhoHaveTheKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, digest, _ := strings.Cut(ref, "@")
-	if err := (release.Verifier{Rings: []release.Ring{ring}, Stores: []string{"file://" + signatures}}).Verify(t.Context(),
-		digest); err != nil {
-		t.Error(err)
+	must(t, "sign", pullSpec, "--signing-key", filepath.Join(dir, "signing-key.asc"), "--signature-store", signatures)
+	for _, ref := range []string{ref, pullSpec} {
+		_, digest, _ := strings.Cut(ref, "@")
+		if err := (release.Verifier{Rings: []release.Ring{ring}, Stores: []string{"file://" + signatures}}).Verify(
+			t.Context(), digest); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -205,6 +208,10 @@ func TestReleaseVerbsRefuse(t *testing.T) {
 		"a key that is none": {
 			append(full, "--signing-key", filepath.Join(dir, "a.yaml"), "--signature-store", dir),
 			"signing key: ",
+		},
+		"a tag to sign": {
+			[]string{"sign", "x:v1", "--signing-key", "x", "--signature-store", dir},
+			`"x:v1" must be of the form NAME@DIGEST`,
 		},
 		"an image that is no pair": {append(full, "--image", "dns"), `--image "dns" must be of the form NAME=IMAGE`},
 		"an image by tag":          {append(full, "--image", "dns=x:1"), "it must be named by its digest"},

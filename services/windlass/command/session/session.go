@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
@@ -49,14 +50,13 @@ func (e *Env) NamespaceOf(k client.Kind) string {
 		return ""
 	case e.Namespace != "":
 		return e.Namespace
+	case k.GetDefaultNamespace() == "default":
+		return e.PodNamespace()
 	}
 	return k.GetDefaultNamespace()
 }
 
-// PodNamespace returns the selected namespace for pods.
+// PodNamespace returns the selected namespace for pods; in a pod, its own is the default.
 func (e *Env) PodNamespace() string {
-	if e.Namespace != "" {
-		return e.Namespace
-	}
-	return "default"
+	return cmp.Or(e.Namespace, e.Target.PodNamespace(), "default")
 }

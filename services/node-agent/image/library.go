@@ -1,0 +1,352 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNeverPull means that an image is not there, and must not be pulled.
+	ErrNeverPull = errors.New("image is not present with a pull policy of Never")
+	// ErrInvalidName means that a reference is none.
+	ErrInvalidName = errors.New("invalid reference")
+)
+
+// Values of imagePullPolicy.
+const (
+	always       = "Always"
+	ifNotPresent = "IfNotPresent"
+	never        = "Never"
+)
+
+// maxWork is how many images are unpacked at a time from one registry, and from the disk. A registry that is slow does
+// not delay those of others.
+const maxWork = 2
+
+// LibraryConfig says where images come from and where they are kept.
+type LibraryConfig struct {
+	Dir     string   // of unpacked images, the agent's own
+	Layouts []string // directories with OCI layouts
+	// Settings are files that say how registries are reached, read before each pull: the first that exists.
+	Settings []string
+	// Patience is how long a registry may take for the next 64 KiB; 0 means defaultPatience.
+	Patience time.Duration
+	Log      *slog.Logger
+}
+
+// Library gets images and keeps them unpacked. Make it with NewLibrary; its methods may be called concurrently.
+type Library struct {
+	cfg     LibraryConfig
+	layouts *Store
+	cache   *cache
+
+	mu    sync.Mutex
+	slots map[string]chan struct{} // by host
+}
+
+// NewLibrary returns a library with the images that an earlier one had unpacked.
+func NewLibrary(cfg LibraryConfig) (*Library, error) {
+	if cfg.Patience == 0 {
+		cfg.Patience = defaultPatience
+	}
+	c, err := openCache(cfg.Dir, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("unpacked images: %w", err)
+	}
+	return &Library{cfg: cfg, layouts: NewStore(cfg.Layouts...), cache: c, slots: map[string]chan struct{}{}}, nil
+}
+
+// Run removes the rests of an earlier agent, and ends what is under way when ctx ends. Get must not be called later.
+func (l *Library) Run(ctx context.Context) {
+	l.cache.sweep(ctx)
+	<-ctx.Done()
+	l.cache.end()
+}
+
+// Request asks for an image.
+type Request struct {
+	Ref         string
+	Policy      string // Always, IfNotPresent or Never; empty: Kubernetes' default
+	Credentials []Credential
+	// Near means that no registry of another host is asked that the settings do not name as a mirror.
+	Near bool
+}
+
+// Progress says how far a request is. It may be read concurrently.
+type Progress struct{ of atomic.Pointer[progress] }
+
+// String is empty while nothing is known.
+func (p *Progress) String() string {
+	at := p.of.Load()
+	if at == nil || at.total == 0 {
+		return ""
+	}
+	const mega = 1e6
+	return fmt.Sprintf("%.1f of %.1f MB", float64(min(at.received.Load(), at.total))/mega, float64(at.total)/mega)
+}
+
+// Get returns an image that is unpacked. Release ends its use. The error is one of this package's, or ctx's.
+func (l *Library) Get(ctx context.Context, r Request, p *Progress) (*Cached, error) {
+	if n := Name(r.Ref); n != path.Clean(n) { // it would get around the rules for another name
+		return nil, fmt.Errorf("%w: %q", ErrInvalidName, r.Ref)
+	}
+	settings, err := readSettings(l.cfg.Settings...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTransfer, err)
+	}
+	judge, err := settings.judgeOf(r.Ref)
+	if err != nil {
+		return nil, err
+	}
+	img, err := l.layouts.Find(r.Ref)
+	if err == nil {
+		return l.unpacked(ctx, img, r, judge, p, "")
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return nil, err
+	}
+	ref, bad := name.ParseReference(r.Ref)
+	if bad != nil {
+		return nil, fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(bad))
+	}
+	policy := r.Policy
+	if policy == "" {
+		policy = defaultPolicy(ref)
+	}
+	var unsigned error
+	if policy != always {
+		for _, n := range []string{written(r.Ref), canonical(ref)} {
+			i := l.cache.named(n)
+			if i == nil {
+				continue
+			}
+			if unsigned = l.signed(ctx, judge, i); unsigned == nil {
+				return l.cache.use(i, []string{written(r.Ref)}), nil
+			}
+			l.Release(i)
+			break
+		}
+	}
+	switch {
+	case policy == never && unsigned != nil:
+		return nil, unsigned
+	case policy == never:
+		return nil, fmt.Errorf("%w: %s", ErrNeverPull, r.Ref)
+	}
+	i, err := l.pull(ctx, settings, judge, ref, r, p)
+	if err != nil && unsigned != nil {
+		err = fmt.Errorf("%w; the image that is on the node: %w", err, unsigned)
+	}
+	return i, err
+}
+
+// Release ends the use of an image that Get returned.
+func (l *Library) Release(i *Cached) { l.cache.release(i.Digest) }
+
+// pull asks one place after the other for an image. It is not found only if all say so.
+func (l *Library) pull(ctx context.Context, settings Settings, j judge, ref name.Reference, r Request, p *Progress) (
+	*Cached, error,
+) {
+	sources, err := settings.sources(ref, r.Credentials, l.cfg.Patience)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(err))
+	}
+	kind, why := ErrNotFound, []string{}
+	for _, s := range sources {
+		if r.Near && !s.near {
+			continue
+		}
+		i, err := l.from(ctx, s, r, j, p)
+		switch {
+		case err == nil:
+			return i, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, ErrUnsigned):
+			kind = ErrUnsigned
+		case kind == ErrUnsigned:
+		case errors.Is(err, ErrBroken) && kind != errTransfer:
+			kind = ErrBroken
+		case !errors.Is(err, ErrNotFound):
+			kind = errTransfer
+		}
+		if text := clean(err); !slices.Contains(why, text) {
+			why = append(why, text)
+		}
+	}
+	return nil, pulling{kind, fmt.Sprintf("failed to pull image %q: %s", r.Ref, strings.Join(why, "; "))}
+}
+
+// pulling is why an image was not pulled.
+type pulling struct {
+	kind error
+	text string
+}
+
+// Error implements error.
+func (p pulling) Error() string { return p.text }
+
+// Unwrap returns which of the package's errors it is.
+func (p pulling) Unwrap() error { return p.kind }
+
+func (l *Library) from(ctx context.Context, s source, r Request, j judge, p *Progress) (*Cached, error) {
+	img, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.unpacked(ctx, img, r, j, p, s.endpoint.host)
+}
+
+// unpacked returns an image of a host, or of the disk, when it was judged and is unpacked.
+func (l *Library) unpacked(ctx context.Context, img *Image, r Request, j judge, p *Progress, host string) (*Cached,
+	error,
+) {
+	if !j.vouched(l.cache.find(img.Digest)) {
+		if err := j.verify(ctx, img.Digest, img.index); err != nil {
+			if img.close != nil {
+				img.close(err)
+			}
+			return nil, err
+		}
+	}
+	i, err := l.cache.ensure(ctx, img, namesOf(r.Ref, img), p, l.slot(host))
+	if err == nil {
+		l.vouch(j, i)
+	}
+	return i, err
+}
+
+// slot returns how to wait for the right to unpack from a host, which ends with the function that it returns.
+func (l *Library) slot(host string) func(context.Context) (func(), error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	free := l.slots[host]
+	if free == nil {
+		free = make(chan struct{}, maxWork)
+		l.slots[host] = free
+	}
+	return func(ctx context.Context) (func(), error) {
+		select {
+		case free <- struct{}{}:
+			return func() { <-free }, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Knows reports whether an image may be near: in a layout, in a mirror that the settings name, or on this host.
+func (l *Library) Knows(ref string) bool {
+	if _, err := l.layouts.Find(ref); !errors.Is(err, ErrNotFound) {
+		return true
+	}
+	settings, err := readSettings(l.cfg.Settings...)
+	if err != nil {
+		return true // what they say is not known
+	}
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return false
+	}
+	r, ok := settings.Registries[hostName(parsed.Context().RegistryStr())]
+	return ok && len(r.Mirrors) > 0 || isLoopback(hostOnly(parsed.Context().RegistryStr()))
+}
+
+// List returns the images that are unpacked, in order of their digests, and a channel that is closed when they change.
+func (l *Library) List() ([]*Cached, <-chan struct{}) {
+	images, _, changed := l.cache.list()
+	return images, changed
+}
+
+// Leased returns the digests of images that jobs use.
+func (l *Library) Leased() map[string]bool {
+	_, leased, _ := l.cache.list()
+	return leased
+}
+
+// Remove removes an image, unless a job uses it, or one did after the time that the caller knows.
+func (l *Library) Remove(digest string, used time.Time) error { return l.cache.drop(digest, used) }
+
+// Disk returns the size of the disk that the images are on, and what of it is free for the agent, in bytes.
+func (l *Library) Disk() (capacity, available int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(l.cfg.Dir, &st); err != nil {
+		return 0, 0, err
+	}
+	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
+}
+
+// defaultPolicy is Always for an image whose tag is latest, and for one without. Source: Kubernetes.
+func defaultPolicy(ref name.Reference) string {
+	if tag, ok := ref.(name.Tag); ok && tag.TagStr() == "latest" {
+		return always
+	}
+	return ifNotPresent
+}
+
+// namesOf returns the names that an image gets by a reference that leads to it: as the pod has it, for the scheduler
+// compares that, in full, and by its digest.
+func namesOf(ref string, img *Image) []string {
+	out := []string{written(ref)}
+	add := func(n string) {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	if parsed, err := name.ParseReference(ref); err == nil {
+		add(canonical(parsed))
+		add(inFull(parsed) + "@" + img.Digest)
+		if img.index != "" {
+			add(inFull(parsed) + "@" + img.index)
+		}
+	}
+	return out
+}
+
+// written returns a reference as it is, with a tag if it has none.
+func written(ref string) string {
+	if _, tag, digest := split(ref); tag == "" && digest == "" {
+		return ref + ":latest"
+	}
+	return ref
+}
+
+func inFull(ref name.Reference) string {
+	return hostName(ref.Context().RegistryStr()) + "/" + ref.Context().RepositoryStr()
+}
+
+func canonical(ref name.Reference) string {
+	if _, ok := ref.(name.Digest); ok {
+		return inFull(ref) + "@" + ref.Identifier()
+	}
+	return inFull(ref) + ":" + ref.Identifier()
+}
+
+// maxMessage bounds what of a registry's words gets into a status, in bytes.
+const maxMessage = 512
+
+// clean returns an error's text as a status may have it: a registry may say anything.
+func clean(err error) string {
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(err.Error(), "?"))
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
+	}
+	return text
+}
