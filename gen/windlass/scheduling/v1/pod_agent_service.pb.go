@@ -914,6 +914,117 @@ func (*ConfirmVolumeGoneResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
+// Request of WatchServiceEndpoints.
+type WatchServiceEndpointsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName      string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchServiceEndpointsRequest) Reset() {
+	*x = WatchServiceEndpointsRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchServiceEndpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchServiceEndpointsRequest) ProtoMessage() {}
+
+func (x *WatchServiceEndpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchServiceEndpointsRequest.ProtoReflect.Descriptor instead.
+func (*WatchServiceEndpointsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WatchServiceEndpointsRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+// Services that have changed.
+type WatchServiceEndpointsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Services that are new or have changed.
+	Changed []*ServiceEndpoints `protobuf:"bytes,1,rep,name=changed,proto3" json:"changed,omitempty"`
+	// Services that do not exist any more, as "namespace/name".
+	Removed []string `protobuf:"bytes,2,rep,name=removed,proto3" json:"removed,omitempty"`
+	// True once all services have been sent that there were at the beginning of the stream; a service that was not sent
+	// by then does not exist.
+	Complete      bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchServiceEndpointsResponse) Reset() {
+	*x = WatchServiceEndpointsResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchServiceEndpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchServiceEndpointsResponse) ProtoMessage() {}
+
+func (x *WatchServiceEndpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchServiceEndpointsResponse.ProtoReflect.Descriptor instead.
+func (*WatchServiceEndpointsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WatchServiceEndpointsResponse) GetChanged() []*ServiceEndpoints {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *WatchServiceEndpointsResponse) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *WatchServiceEndpointsResponse) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
 // Request of Attend.
 type AttendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -925,7 +1036,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1048,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[14]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1061,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AttendRequest) GetNodeName() string {
@@ -983,7 +1094,7 @@ type AttendResponse struct {
 
 func (x *AttendResponse) Reset() {
 	*x = AttendResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1106,7 @@ func (x *AttendResponse) String() string {
 func (*AttendResponse) ProtoMessage() {}
 
 func (x *AttendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[15]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1119,7 @@ func (x *AttendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendResponse.ProtoReflect.Descriptor instead.
 func (*AttendResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttendResponse) GetId() string {
@@ -1085,7 +1196,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1208,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1221,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeliverRequest) GetNodeName() string {
@@ -1184,7 +1295,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1307,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1320,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeliverResponse) GetStdin() []byte {
@@ -1237,7 +1348,7 @@ var File_windlass_scheduling_v1_pod_agent_service_proto protoreflect.FileDescrip
 
 const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\n" +
-	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/config_map.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a#windlass/scheduling/v1/secret.proto\":\n" +
+	".windlass/scheduling/v1/pod_agent_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/config_map.proto\x1a.windlass/scheduling/v1/persistent_volume.proto\x1a6windlass/scheduling/v1/persistent_volume_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a#windlass/scheduling/v1/secret.proto\x1a$windlass/scheduling/v1/service.proto\":\n" +
 	"\x13WatchOwnPodsRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x92\x02\n" +
 	"\x10ReportPodRequest\x12#\n" +
@@ -1297,7 +1408,13 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
 	"\x03uid\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\"\x1b\n" +
-	"\x19ConfirmVolumeGoneResponse\"4\n" +
+	"\x19ConfirmVolumeGoneResponse\"C\n" +
+	"\x1cWatchServiceEndpointsRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x99\x01\n" +
+	"\x1dWatchServiceEndpointsResponse\x12B\n" +
+	"\achanged\x18\x01 \x03(\v2(.windlass.scheduling.v1.ServiceEndpointsR\achanged\x12\x18\n" +
+	"\aremoved\x18\x02 \x03(\tR\aremoved\x12\x1a\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\"4\n" +
 	"\rAttendRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xf4\x01\n" +
 	"\x0eAttendResponse\x12\x0e\n" +
@@ -1322,8 +1439,7 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x0fDeliverResponse\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\fR\x05stdin\x12!\n" +
 	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed\x12I\n" +
-	"\rterminal_size\x18\x03 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize2\xee\n" +
-	"\n" +
+	"\rterminal_size\x18\x03 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize2\x90\f\n" +
 	"\x0fPodAgentService\x12}\n" +
 	"\fWatchOwnPods\x12+.windlass.scheduling.v1.WatchOwnPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12q\n" +
@@ -1340,7 +1456,9 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x0fWatchOwnVolumes\x12..windlass.scheduling.v1.WatchOwnVolumesRequest\x1a6.windlass.scheduling.v1.WatchPersistentVolumesResponse\" \xaa\xbb\x18\x1c\n" +
 	"\x05watch\x1a\x11persistentvolumes \x010\x01\x12\x9d\x01\n" +
 	"\x11ConfirmVolumeGone\x120.windlass.scheduling.v1.ConfirmVolumeGoneRequest\x1a1.windlass.scheduling.v1.ConfirmVolumeGoneResponse\"#\xaa\xbb\x18\x1f\n" +
-	"\x06delete\x1a\x11persistentvolumes \x010\x01\x12n\n" +
+	"\x06delete\x1a\x11persistentvolumes \x010\x01\x12\x9f\x01\n" +
+	"\x15WatchServiceEndpoints\x124.windlass.scheduling.v1.WatchServiceEndpointsRequest\x1a5.windlass.scheduling.v1.WatchServiceEndpointsResponse\"\x17\xaa\xbb\x18\x13\n" +
+	"\x05watch\x1a\bservices \x010\x01\x12n\n" +
 	"\x06Attend\x12%.windlass.scheduling.v1.AttendRequest\x1a&.windlass.scheduling.v1.AttendResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12{\n" +
 	"\aDeliver\x12&.windlass.scheduling.v1.DeliverRequest\x1a'.windlass.scheduling.v1.DeliverResponse\"\x1b\xaa\xbb\x18\x17\n" +
@@ -1359,7 +1477,7 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*WatchOwnPodsRequest)(nil),            // 0: windlass.scheduling.v1.WatchOwnPodsRequest
 	(*ReportPodRequest)(nil),               // 1: windlass.scheduling.v1.ReportPodRequest
@@ -1375,61 +1493,67 @@ var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*WatchOwnVolumesRequest)(nil),         // 11: windlass.scheduling.v1.WatchOwnVolumesRequest
 	(*ConfirmVolumeGoneRequest)(nil),       // 12: windlass.scheduling.v1.ConfirmVolumeGoneRequest
 	(*ConfirmVolumeGoneResponse)(nil),      // 13: windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	(*AttendRequest)(nil),                  // 14: windlass.scheduling.v1.AttendRequest
-	(*AttendResponse)(nil),                 // 15: windlass.scheduling.v1.AttendResponse
-	(*DeliverRequest)(nil),                 // 16: windlass.scheduling.v1.DeliverRequest
-	(*DeliverResponse)(nil),                // 17: windlass.scheduling.v1.DeliverResponse
-	nil,                                    // 18: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	(*PodStatus)(nil),                      // 19: windlass.scheduling.v1.PodStatus
-	(*ConfigMap)(nil),                      // 20: windlass.scheduling.v1.ConfigMap
-	(*Secret)(nil),                         // 21: windlass.scheduling.v1.Secret
-	(*timestamppb.Timestamp)(nil),          // 22: google.protobuf.Timestamp
-	(*GetPodLogRequest)(nil),               // 23: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                   // 24: windlass.scheduling.v1.ExecPodStart
-	(*NodeMetrics)(nil),                    // 25: windlass.scheduling.v1.NodeMetrics
-	(*TerminalSize)(nil),                   // 26: windlass.scheduling.v1.TerminalSize
-	(*PersistentVolume)(nil),               // 27: windlass.scheduling.v1.PersistentVolume
-	(*WatchPodsResponse)(nil),              // 28: windlass.scheduling.v1.WatchPodsResponse
-	(*Pod)(nil),                            // 29: windlass.scheduling.v1.Pod
-	(*WatchPersistentVolumesResponse)(nil), // 30: windlass.scheduling.v1.WatchPersistentVolumesResponse
+	(*WatchServiceEndpointsRequest)(nil),   // 14: windlass.scheduling.v1.WatchServiceEndpointsRequest
+	(*WatchServiceEndpointsResponse)(nil),  // 15: windlass.scheduling.v1.WatchServiceEndpointsResponse
+	(*AttendRequest)(nil),                  // 16: windlass.scheduling.v1.AttendRequest
+	(*AttendResponse)(nil),                 // 17: windlass.scheduling.v1.AttendResponse
+	(*DeliverRequest)(nil),                 // 18: windlass.scheduling.v1.DeliverRequest
+	(*DeliverResponse)(nil),                // 19: windlass.scheduling.v1.DeliverResponse
+	nil,                                    // 20: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	(*PodStatus)(nil),                      // 21: windlass.scheduling.v1.PodStatus
+	(*ConfigMap)(nil),                      // 22: windlass.scheduling.v1.ConfigMap
+	(*Secret)(nil),                         // 23: windlass.scheduling.v1.Secret
+	(*timestamppb.Timestamp)(nil),          // 24: google.protobuf.Timestamp
+	(*ServiceEndpoints)(nil),               // 25: windlass.scheduling.v1.ServiceEndpoints
+	(*GetPodLogRequest)(nil),               // 26: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                   // 27: windlass.scheduling.v1.ExecPodStart
+	(*NodeMetrics)(nil),                    // 28: windlass.scheduling.v1.NodeMetrics
+	(*TerminalSize)(nil),                   // 29: windlass.scheduling.v1.TerminalSize
+	(*PersistentVolume)(nil),               // 30: windlass.scheduling.v1.PersistentVolume
+	(*WatchPodsResponse)(nil),              // 31: windlass.scheduling.v1.WatchPodsResponse
+	(*Pod)(nil),                            // 32: windlass.scheduling.v1.Pod
+	(*WatchPersistentVolumesResponse)(nil), // 33: windlass.scheduling.v1.WatchPersistentVolumesResponse
 }
 var file_windlass_scheduling_v1_pod_agent_service_proto_depIdxs = []int32{
-	19, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
+	21, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
 	2,  // 1: windlass.scheduling.v1.ReportPodRequest.events:type_name -> windlass.scheduling.v1.PodEvent
-	18, // 2: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	20, // 3: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
-	21, // 4: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
-	22, // 5: windlass.scheduling.v1.CreatePodTokenResponse.expiry_time:type_name -> google.protobuf.Timestamp
-	23, // 6: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
-	24, // 7: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
-	25, // 8: windlass.scheduling.v1.DeliverRequest.metrics:type_name -> windlass.scheduling.v1.NodeMetrics
-	26, // 9: windlass.scheduling.v1.DeliverResponse.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
-	27, // 10: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
-	0,  // 11: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
-	1,  // 12: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
-	3,  // 13: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
-	5,  // 14: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
-	7,  // 15: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
-	9,  // 16: windlass.scheduling.v1.PodAgentService.CreatePodToken:input_type -> windlass.scheduling.v1.CreatePodTokenRequest
-	11, // 17: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
-	12, // 18: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	14, // 19: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
-	16, // 20: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
-	28, // 21: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	29, // 22: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
-	4,  // 23: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
-	6,  // 24: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
-	8,  // 25: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
-	10, // 26: windlass.scheduling.v1.PodAgentService.CreatePodToken:output_type -> windlass.scheduling.v1.CreatePodTokenResponse
-	30, // 27: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
-	13, // 28: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	15, // 29: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
-	17, // 30: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
-	21, // [21:31] is the sub-list for method output_type
-	11, // [11:21] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	20, // 2: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	22, // 3: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
+	23, // 4: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
+	24, // 5: windlass.scheduling.v1.CreatePodTokenResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	25, // 6: windlass.scheduling.v1.WatchServiceEndpointsResponse.changed:type_name -> windlass.scheduling.v1.ServiceEndpoints
+	26, // 7: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
+	27, // 8: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
+	28, // 9: windlass.scheduling.v1.DeliverRequest.metrics:type_name -> windlass.scheduling.v1.NodeMetrics
+	29, // 10: windlass.scheduling.v1.DeliverResponse.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
+	30, // 11: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
+	0,  // 12: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
+	1,  // 13: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
+	3,  // 14: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
+	5,  // 15: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
+	7,  // 16: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
+	9,  // 17: windlass.scheduling.v1.PodAgentService.CreatePodToken:input_type -> windlass.scheduling.v1.CreatePodTokenRequest
+	11, // 18: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
+	12, // 19: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	14, // 20: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:input_type -> windlass.scheduling.v1.WatchServiceEndpointsRequest
+	16, // 21: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
+	18, // 22: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
+	31, // 23: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	32, // 24: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
+	4,  // 25: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
+	6,  // 26: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
+	8,  // 27: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
+	10, // 28: windlass.scheduling.v1.PodAgentService.CreatePodToken:output_type -> windlass.scheduling.v1.CreatePodTokenResponse
+	33, // 29: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
+	13, // 30: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	15, // 31: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:output_type -> windlass.scheduling.v1.WatchServiceEndpointsResponse
+	17, // 32: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
+	19, // 33: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
+	23, // [23:34] is the sub-list for method output_type
+	12, // [12:23] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_agent_service_proto_init() }
@@ -1443,14 +1567,15 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_init() {
 	file_windlass_scheduling_v1_pod_proto_init()
 	file_windlass_scheduling_v1_pod_service_proto_init()
 	file_windlass_scheduling_v1_secret_proto_init()
-	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_service_proto_init()
+	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

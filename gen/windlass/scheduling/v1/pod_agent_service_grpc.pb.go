@@ -21,16 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PodAgentService_WatchOwnPods_FullMethodName      = "/windlass.scheduling.v1.PodAgentService/WatchOwnPods"
-	PodAgentService_ReportPod_FullMethodName         = "/windlass.scheduling.v1.PodAgentService/ReportPod"
-	PodAgentService_ConfirmPodGone_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
-	PodAgentService_ResolveVolumes_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ResolveVolumes"
-	PodAgentService_ResolveConfig_FullMethodName     = "/windlass.scheduling.v1.PodAgentService/ResolveConfig"
-	PodAgentService_CreatePodToken_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/CreatePodToken"
-	PodAgentService_WatchOwnVolumes_FullMethodName   = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
-	PodAgentService_ConfirmVolumeGone_FullMethodName = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
-	PodAgentService_Attend_FullMethodName            = "/windlass.scheduling.v1.PodAgentService/Attend"
-	PodAgentService_Deliver_FullMethodName           = "/windlass.scheduling.v1.PodAgentService/Deliver"
+	PodAgentService_WatchOwnPods_FullMethodName          = "/windlass.scheduling.v1.PodAgentService/WatchOwnPods"
+	PodAgentService_ReportPod_FullMethodName             = "/windlass.scheduling.v1.PodAgentService/ReportPod"
+	PodAgentService_ConfirmPodGone_FullMethodName        = "/windlass.scheduling.v1.PodAgentService/ConfirmPodGone"
+	PodAgentService_ResolveVolumes_FullMethodName        = "/windlass.scheduling.v1.PodAgentService/ResolveVolumes"
+	PodAgentService_ResolveConfig_FullMethodName         = "/windlass.scheduling.v1.PodAgentService/ResolveConfig"
+	PodAgentService_CreatePodToken_FullMethodName        = "/windlass.scheduling.v1.PodAgentService/CreatePodToken"
+	PodAgentService_WatchOwnVolumes_FullMethodName       = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
+	PodAgentService_ConfirmVolumeGone_FullMethodName     = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
+	PodAgentService_WatchServiceEndpoints_FullMethodName = "/windlass.scheduling.v1.PodAgentService/WatchServiceEndpoints"
+	PodAgentService_Attend_FullMethodName                = "/windlass.scheduling.v1.PodAgentService/Attend"
+	PodAgentService_Deliver_FullMethodName               = "/windlass.scheduling.v1.PodAgentService/Deliver"
 )
 
 // PodAgentServiceClient is the client API for PodAgentService service.
@@ -58,6 +59,9 @@ type PodAgentServiceClient interface {
 	WatchOwnVolumes(ctx context.Context, in *WatchOwnVolumesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPersistentVolumesResponse], error)
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
 	ConfirmVolumeGone(ctx context.Context, in *ConfirmVolumeGoneRequest, opts ...grpc.CallOption) (*ConfirmVolumeGoneResponse, error)
+	// WatchServiceEndpoints sends all services with where their connections are led, then every change. Each node leads
+	// the connections of its own pods, so each needs all of them.
+	WatchServiceEndpoints(ctx context.Context, in *WatchServiceEndpointsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceEndpointsResponse], error)
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error)
 	// Deliver answers one request: the agent sends output and receives input.
@@ -170,9 +174,28 @@ func (c *podAgentServiceClient) ConfirmVolumeGone(ctx context.Context, in *Confi
 	return out, nil
 }
 
+func (c *podAgentServiceClient) WatchServiceEndpoints(ctx context.Context, in *WatchServiceEndpointsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceEndpointsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[2], PodAgentService_WatchServiceEndpoints_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchServiceEndpointsRequest, WatchServiceEndpointsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PodAgentService_WatchServiceEndpointsClient = grpc.ServerStreamingClient[WatchServiceEndpointsResponse]
+
 func (c *podAgentServiceClient) Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[2], PodAgentService_Attend_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[3], PodAgentService_Attend_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +214,7 @@ type PodAgentService_AttendClient = grpc.ServerStreamingClient[AttendResponse]
 
 func (c *podAgentServiceClient) Deliver(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DeliverRequest, DeliverResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[3], PodAgentService_Deliver_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[4], PodAgentService_Deliver_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +250,9 @@ type PodAgentServiceServer interface {
 	WatchOwnVolumes(*WatchOwnVolumesRequest, grpc.ServerStreamingServer[WatchPersistentVolumesResponse]) error
 	// ConfirmVolumeGone reports that the directory of a deleted volume does not exist any more.
 	ConfirmVolumeGone(context.Context, *ConfirmVolumeGoneRequest) (*ConfirmVolumeGoneResponse, error)
+	// WatchServiceEndpoints sends all services with where their connections are led, then every change. Each node leads
+	// the connections of its own pods, so each needs all of them.
+	WatchServiceEndpoints(*WatchServiceEndpointsRequest, grpc.ServerStreamingServer[WatchServiceEndpointsResponse]) error
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error
 	// Deliver answers one request: the agent sends output and receives input.
@@ -264,6 +290,9 @@ func (UnimplementedPodAgentServiceServer) WatchOwnVolumes(*WatchOwnVolumesReques
 }
 func (UnimplementedPodAgentServiceServer) ConfirmVolumeGone(context.Context, *ConfirmVolumeGoneRequest) (*ConfirmVolumeGoneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmVolumeGone not implemented")
+}
+func (UnimplementedPodAgentServiceServer) WatchServiceEndpoints(*WatchServiceEndpointsRequest, grpc.ServerStreamingServer[WatchServiceEndpointsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchServiceEndpoints not implemented")
 }
 func (UnimplementedPodAgentServiceServer) Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error {
 	return status.Error(codes.Unimplemented, "method Attend not implemented")
@@ -422,6 +451,17 @@ func _PodAgentService_ConfirmVolumeGone_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodAgentService_WatchServiceEndpoints_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchServiceEndpointsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PodAgentServiceServer).WatchServiceEndpoints(m, &grpc.GenericServerStream[WatchServiceEndpointsRequest, WatchServiceEndpointsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PodAgentService_WatchServiceEndpointsServer = grpc.ServerStreamingServer[WatchServiceEndpointsResponse]
+
 func _PodAgentService_Attend_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(AttendRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -481,6 +521,11 @@ var PodAgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchOwnVolumes",
 			Handler:       _PodAgentService_WatchOwnVolumes_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchServiceEndpoints",
+			Handler:       _PodAgentService_WatchServiceEndpoints_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -26,8 +26,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A name for a set of pods. Its selector is used to distribute pods over nodes; it does not route traffic. Source:
-// Kubernetes' Service.
+// A name and an address for a set of pods: connections to it are led to those of the pods that are ready. Its selector
+// is also used to distribute pods over nodes. Source: Kubernetes' Service.
 type Service struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "v1".
@@ -116,19 +116,21 @@ type ServiceSpec struct {
 	Ports []*ServicePort `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Labels that select the pods; an empty map selects none.
 	Selector map[string]string `protobuf:"bytes,2,rep,name=selector,proto3" json:"selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Address of the service; stored but not used.
+	// Address of the service, in the cluster's range for services, in which a free one is chosen if it is empty; "None" for
+	// a service without one. It cannot be changed.
 	ClusterIp string `protobuf:"bytes,3,opt,name=cluster_ip,json=clusterIP,proto3" json:"cluster_ip,omitempty"`
-	// Addresses of the service; stored but not used.
+	// The address again, as the only element; Windlass gives a service at most one.
 	ClusterIps []string `protobuf:"bytes,4,rep,name=cluster_ips,json=clusterIPs,proto3" json:"cluster_ips,omitempty"`
 	// ClusterIP (the default), NodePort, LoadBalancer or ExternalName.
 	Type string `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"`
 	// Additional addresses; stored but not used.
 	ExternalIps []string `protobuf:"bytes,6,rep,name=external_ips,json=externalIPs,proto3" json:"external_ips,omitempty"`
-	// None (the default) or ClientIP; stored but not used.
+	// None (the default), or ClientIP: connections from one address are led to the same pod, while it is ready, until there
+	// were none for sessionAffinityConfig's time.
 	SessionAffinity string `protobuf:"bytes,7,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
-	// External name; stored but not used.
+	// Host name that the service stands for, if its type is ExternalName.
 	ExternalName string `protobuf:"bytes,8,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
-	// True to include pods that are not ready; stored but not used.
+	// True to treat pods that are not ready as if they were.
 	PublishNotReadyAddresses *bool `protobuf:"varint,9,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3,oneof" json:"publish_not_ready_addresses,omitempty"`
 	// IP families; stored but not used.
 	IpFamilies []string `protobuf:"bytes,10,rep,name=ip_families,json=ipFamilies,proto3" json:"ip_families,omitempty"`
@@ -138,6 +140,8 @@ type ServiceSpec struct {
 	InternalTrafficPolicy *string `protobuf:"bytes,12,opt,name=internal_traffic_policy,json=internalTrafficPolicy,proto3,oneof" json:"internal_traffic_policy,omitempty"`
 	// Cluster or Local; stored but not used.
 	ExternalTrafficPolicy string `protobuf:"bytes,13,opt,name=external_traffic_policy,json=externalTrafficPolicy,proto3" json:"external_traffic_policy,omitempty"`
+	// Settings of ClientIP.
+	SessionAffinityConfig *SessionAffinityConfig `protobuf:"bytes,14,opt,name=session_affinity_config,json=sessionAffinityConfig,proto3" json:"session_affinity_config,omitempty"`
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -263,6 +267,105 @@ func (x *ServiceSpec) GetExternalTrafficPolicy() string {
 	return ""
 }
 
+func (x *ServiceSpec) GetSessionAffinityConfig() *SessionAffinityConfig {
+	if x != nil {
+		return x.SessionAffinityConfig
+	}
+	return nil
+}
+
+// How connections of one client are led to the same pod.
+type SessionAffinityConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Settings of ClientIP.
+	ClientIp      *ClientIPConfig `protobuf:"bytes,1,opt,name=client_ip,json=clientIP,proto3" json:"client_ip,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionAffinityConfig) Reset() {
+	*x = SessionAffinityConfig{}
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionAffinityConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionAffinityConfig) ProtoMessage() {}
+
+func (x *SessionAffinityConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionAffinityConfig.ProtoReflect.Descriptor instead.
+func (*SessionAffinityConfig) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SessionAffinityConfig) GetClientIp() *ClientIPConfig {
+	if x != nil {
+		return x.ClientIp
+	}
+	return nil
+}
+
+// How long a client is led to the same pod.
+type ClientIPConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Seconds after its last connection, from 1 to 86,400; the default is 10,800.
+	TimeoutSeconds *int32 `protobuf:"varint,1,opt,name=timeout_seconds,json=timeoutSeconds,proto3,oneof" json:"timeout_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ClientIPConfig) Reset() {
+	*x = ClientIPConfig{}
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientIPConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientIPConfig) ProtoMessage() {}
+
+func (x *ClientIPConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientIPConfig.ProtoReflect.Descriptor instead.
+func (*ClientIPConfig) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ClientIPConfig) GetTimeoutSeconds() int32 {
+	if x != nil && x.TimeoutSeconds != nil {
+		return *x.TimeoutSeconds
+	}
+	return 0
+}
+
 // A port of a service.
 type ServicePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -284,7 +387,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +399,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[2]
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +412,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ServicePort) GetName() string {
@@ -367,7 +470,7 @@ type ServiceStatus struct {
 
 func (x *ServiceStatus) Reset() {
 	*x = ServiceStatus{}
-	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +482,7 @@ func (x *ServiceStatus) String() string {
 func (*ServiceStatus) ProtoMessage() {}
 
 func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[3]
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +495,7 @@ func (x *ServiceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStatus.ProtoReflect.Descriptor instead.
 func (*ServiceStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ServiceStatus) GetLoadBalancer() *structpb.Struct {
@@ -407,6 +510,289 @@ func (x *ServiceStatus) GetConditions() []*v1.Condition {
 		return x.Conditions
 	}
 	return nil
+}
+
+// Where the connections to a service are led: computed from its selector and the pods of the moment, never stored.
+type ServiceEndpoints struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the service.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the service.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the service.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Address of the service; "None" or empty if it has none.
+	ClusterIp string `protobuf:"bytes,4,opt,name=cluster_ip,json=clusterIP,proto3" json:"cluster_ip,omitempty"`
+	// Host name that the service stands for; empty unless its type is ExternalName.
+	ExternalName string `protobuf:"bytes,5,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
+	// How long a client is led to the same pod, in seconds; 0 if it may be another one each time.
+	AffinitySeconds int32 `protobuf:"varint,6,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
+	// Ports of the service.
+	Ports []*ServiceEndpointsPort `protobuf:"bytes,7,rep,name=ports,proto3" json:"ports,omitempty"`
+	// The pods, ordered by name. Pods that have ended, or have no address yet, are left out.
+	Endpoints     []*ServiceEndpoint `protobuf:"bytes,8,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceEndpoints) Reset() {
+	*x = ServiceEndpoints{}
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceEndpoints) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceEndpoints) ProtoMessage() {}
+
+func (x *ServiceEndpoints) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceEndpoints.ProtoReflect.Descriptor instead.
+func (*ServiceEndpoints) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ServiceEndpoints) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ServiceEndpoints) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceEndpoints) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ServiceEndpoints) GetClusterIp() string {
+	if x != nil {
+		return x.ClusterIp
+	}
+	return ""
+}
+
+func (x *ServiceEndpoints) GetExternalName() string {
+	if x != nil {
+		return x.ExternalName
+	}
+	return ""
+}
+
+func (x *ServiceEndpoints) GetAffinitySeconds() int32 {
+	if x != nil {
+		return x.AffinitySeconds
+	}
+	return 0
+}
+
+func (x *ServiceEndpoints) GetPorts() []*ServiceEndpointsPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *ServiceEndpoints) GetEndpoints() []*ServiceEndpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// A port of a service that traffic is led from.
+type ServiceEndpointsPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the port; may be empty.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// TCP, UDP or SCTP.
+	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// The port.
+	Port          int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceEndpointsPort) Reset() {
+	*x = ServiceEndpointsPort{}
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceEndpointsPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceEndpointsPort) ProtoMessage() {}
+
+func (x *ServiceEndpointsPort) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceEndpointsPort.ProtoReflect.Descriptor instead.
+func (*ServiceEndpointsPort) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ServiceEndpointsPort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceEndpointsPort) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *ServiceEndpointsPort) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// A pod that a service selects.
+type ServiceEndpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pod.
+	Pod string `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Uid of the pod.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Name of the node it runs on.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// IP address of the pod.
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// Host name of the pod within the service, if it has one: spec.hostname of a pod whose subdomain is the service's name.
+	Hostname string `protobuf:"bytes,5,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// Ports of the pod, in the order of the service's; 0 for one that the pod does not have.
+	Ports []int32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// True if connections are led to it: it is ready, or the service publishes addresses that are not, and it is not being
+	// deleted.
+	Serving bool `protobuf:"varint,7,opt,name=serving,proto3" json:"serving,omitempty"`
+	// Why it does not serve, for people; empty if it does.
+	Why           string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceEndpoint) Reset() {
+	*x = ServiceEndpoint{}
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceEndpoint) ProtoMessage() {}
+
+func (x *ServiceEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceEndpoint.ProtoReflect.Descriptor instead.
+func (*ServiceEndpoint) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ServiceEndpoint) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *ServiceEndpoint) GetPorts() []int32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *ServiceEndpoint) GetServing() bool {
+	if x != nil {
+		return x.Serving
+	}
+	return false
+}
+
+func (x *ServiceEndpoint) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 var File_windlass_scheduling_v1_service_proto protoreflect.FileDescriptor
@@ -428,7 +814,7 @@ const file_windlass_scheduling_v1_service_proto_rawDesc = "" +
 	"\aPORT(S)\x12\n" +
 	"spec.portsJ\x05\n" +
 	"\x03AGEJ\x1b\n" +
-	"\bSELECTOR\x12\rspec.selector\x18\x01\"\xaf\x06\n" +
+	"\bSELECTOR\x12\rspec.selector\x18\x01\"\x96\a\n" +
 	"\vServiceSpec\x129\n" +
 	"\x05ports\x18\x01 \x03(\v2#.windlass.scheduling.v1.ServicePortR\x05ports\x12M\n" +
 	"\bselector\x18\x02 \x03(\v21.windlass.scheduling.v1.ServiceSpec.SelectorEntryR\bselector\x12\x1d\n" +
@@ -446,13 +832,19 @@ const file_windlass_scheduling_v1_service_proto_rawDesc = "" +
 	"ipFamilies\x12-\n" +
 	"\x10ip_family_policy\x18\v \x01(\tH\x01R\x0eipFamilyPolicy\x88\x01\x01\x12;\n" +
 	"\x17internal_traffic_policy\x18\f \x01(\tH\x02R\x15internalTrafficPolicy\x88\x01\x01\x126\n" +
-	"\x17external_traffic_policy\x18\r \x01(\tR\x15externalTrafficPolicy\x1a;\n" +
+	"\x17external_traffic_policy\x18\r \x01(\tR\x15externalTrafficPolicy\x12e\n" +
+	"\x17session_affinity_config\x18\x0e \x01(\v2-.windlass.scheduling.v1.SessionAffinityConfigR\x15sessionAffinityConfig\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x1e\n" +
 	"\x1c_publish_not_ready_addressesB\x13\n" +
 	"\x11_ip_family_policyB\x1a\n" +
-	"\x18_internal_traffic_policy\"\x98\x03\n" +
+	"\x18_internal_traffic_policy\"\\\n" +
+	"\x15SessionAffinityConfig\x12C\n" +
+	"\tclient_ip\x18\x01 \x01(\v2&.windlass.scheduling.v1.ClientIPConfigR\bclientIP\"_\n" +
+	"\x0eClientIPConfig\x129\n" +
+	"\x0ftimeout_seconds\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\x80\xa3\x05(\x01H\x00R\x0etimeoutSeconds\x88\x01\x01B\x12\n" +
+	"\x10_timeout_seconds\"\x98\x03\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x123\n" +
 	"\bprotocol\x18\x02 \x01(\tB\x17\xbaH\x14r\x12R\x00R\x03TCPR\x03UDPR\x04SCTPR\bprotocol\x12\x1f\n" +
@@ -469,7 +861,30 @@ const file_windlass_scheduling_v1_service_proto_rawDesc = "" +
 	"\rload_balancer\x18\x01 \x01(\v2\x17.google.protobuf.StructR\floadBalancer\x12;\n" +
 	"\n" +
 	"conditions\x18\x02 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\xee\x01\n" +
+	"conditions\"\xd0\x02\n" +
+	"\x10ServiceEndpoints\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1d\n" +
+	"\n" +
+	"cluster_ip\x18\x04 \x01(\tR\tclusterIP\x12#\n" +
+	"\rexternal_name\x18\x05 \x01(\tR\fexternalName\x12)\n" +
+	"\x10affinity_seconds\x18\x06 \x01(\x05R\x0faffinitySeconds\x12B\n" +
+	"\x05ports\x18\a \x03(\v2,.windlass.scheduling.v1.ServiceEndpointsPortR\x05ports\x12E\n" +
+	"\tendpoints\x18\b \x03(\v2'.windlass.scheduling.v1.ServiceEndpointR\tendpoints\"Z\n" +
+	"\x14ServiceEndpointsPort\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\"\xc1\x01\n" +
+	"\x0fServiceEndpoint\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x1a\n" +
+	"\bhostname\x18\x05 \x01(\tR\bhostname\x12\x14\n" +
+	"\x05ports\x18\x06 \x03(\x05R\x05ports\x12\x18\n" +
+	"\aserving\x18\a \x01(\bR\aserving\x12\x10\n" +
+	"\x03why\x18\b \x01(\tR\x03whyB\xee\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\fServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -484,32 +899,41 @@ func file_windlass_scheduling_v1_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_windlass_scheduling_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_windlass_scheduling_v1_service_proto_goTypes = []any{
-	(*Service)(nil),         // 0: windlass.scheduling.v1.Service
-	(*ServiceSpec)(nil),     // 1: windlass.scheduling.v1.ServiceSpec
-	(*ServicePort)(nil),     // 2: windlass.scheduling.v1.ServicePort
-	(*ServiceStatus)(nil),   // 3: windlass.scheduling.v1.ServiceStatus
-	nil,                     // 4: windlass.scheduling.v1.ServiceSpec.SelectorEntry
-	(*v1.ObjectMeta)(nil),   // 5: windlass.meta.v1.ObjectMeta
-	(*structpb.Value)(nil),  // 6: google.protobuf.Value
-	(*structpb.Struct)(nil), // 7: google.protobuf.Struct
-	(*v1.Condition)(nil),    // 8: windlass.meta.v1.Condition
+	(*Service)(nil),               // 0: windlass.scheduling.v1.Service
+	(*ServiceSpec)(nil),           // 1: windlass.scheduling.v1.ServiceSpec
+	(*SessionAffinityConfig)(nil), // 2: windlass.scheduling.v1.SessionAffinityConfig
+	(*ClientIPConfig)(nil),        // 3: windlass.scheduling.v1.ClientIPConfig
+	(*ServicePort)(nil),           // 4: windlass.scheduling.v1.ServicePort
+	(*ServiceStatus)(nil),         // 5: windlass.scheduling.v1.ServiceStatus
+	(*ServiceEndpoints)(nil),      // 6: windlass.scheduling.v1.ServiceEndpoints
+	(*ServiceEndpointsPort)(nil),  // 7: windlass.scheduling.v1.ServiceEndpointsPort
+	(*ServiceEndpoint)(nil),       // 8: windlass.scheduling.v1.ServiceEndpoint
+	nil,                           // 9: windlass.scheduling.v1.ServiceSpec.SelectorEntry
+	(*v1.ObjectMeta)(nil),         // 10: windlass.meta.v1.ObjectMeta
+	(*structpb.Value)(nil),        // 11: google.protobuf.Value
+	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
+	(*v1.Condition)(nil),          // 13: windlass.meta.v1.Condition
 }
 var file_windlass_scheduling_v1_service_proto_depIdxs = []int32{
-	5, // 0: windlass.scheduling.v1.Service.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.scheduling.v1.Service.spec:type_name -> windlass.scheduling.v1.ServiceSpec
-	3, // 2: windlass.scheduling.v1.Service.status:type_name -> windlass.scheduling.v1.ServiceStatus
-	2, // 3: windlass.scheduling.v1.ServiceSpec.ports:type_name -> windlass.scheduling.v1.ServicePort
-	4, // 4: windlass.scheduling.v1.ServiceSpec.selector:type_name -> windlass.scheduling.v1.ServiceSpec.SelectorEntry
-	6, // 5: windlass.scheduling.v1.ServicePort.target_port:type_name -> google.protobuf.Value
-	7, // 6: windlass.scheduling.v1.ServiceStatus.load_balancer:type_name -> google.protobuf.Struct
-	8, // 7: windlass.scheduling.v1.ServiceStatus.conditions:type_name -> windlass.meta.v1.Condition
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	10, // 0: windlass.scheduling.v1.Service.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.scheduling.v1.Service.spec:type_name -> windlass.scheduling.v1.ServiceSpec
+	5,  // 2: windlass.scheduling.v1.Service.status:type_name -> windlass.scheduling.v1.ServiceStatus
+	4,  // 3: windlass.scheduling.v1.ServiceSpec.ports:type_name -> windlass.scheduling.v1.ServicePort
+	9,  // 4: windlass.scheduling.v1.ServiceSpec.selector:type_name -> windlass.scheduling.v1.ServiceSpec.SelectorEntry
+	2,  // 5: windlass.scheduling.v1.ServiceSpec.session_affinity_config:type_name -> windlass.scheduling.v1.SessionAffinityConfig
+	3,  // 6: windlass.scheduling.v1.SessionAffinityConfig.client_ip:type_name -> windlass.scheduling.v1.ClientIPConfig
+	11, // 7: windlass.scheduling.v1.ServicePort.target_port:type_name -> google.protobuf.Value
+	12, // 8: windlass.scheduling.v1.ServiceStatus.load_balancer:type_name -> google.protobuf.Struct
+	13, // 9: windlass.scheduling.v1.ServiceStatus.conditions:type_name -> windlass.meta.v1.Condition
+	7,  // 10: windlass.scheduling.v1.ServiceEndpoints.ports:type_name -> windlass.scheduling.v1.ServiceEndpointsPort
+	8,  // 11: windlass.scheduling.v1.ServiceEndpoints.endpoints:type_name -> windlass.scheduling.v1.ServiceEndpoint
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_service_proto_init() }
@@ -518,14 +942,15 @@ func file_windlass_scheduling_v1_service_proto_init() {
 		return
 	}
 	file_windlass_scheduling_v1_service_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_scheduling_v1_service_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_service_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_service_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_service_proto_rawDesc), len(file_windlass_scheduling_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -712,6 +712,33 @@ func request_ServiceService_WatchServices_1(ctx context.Context, marshaler runti
 	return stream, metadata, nil
 }
 
+func request_ServiceService_PlanServiceEndpoints_0(ctx context.Context, marshaler runtime.Marshaler, client ServiceServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanServiceEndpointsRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanServiceEndpoints(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_ServiceService_PlanServiceEndpoints_0(ctx context.Context, marshaler runtime.Marshaler, server ServiceServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanServiceEndpointsRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanServiceEndpoints(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterServiceServiceHandlerServer registers the http handlers for service ServiceService to "mux".
 // UnaryRPC     :call ServiceServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -931,6 +958,26 @@ func RegisterServiceServiceHandlerServer(ctx context.Context, mux *runtime.Serve
 		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
 		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
 		return
+	})
+	mux.Handle(http.MethodPost, pattern_ServiceService_PlanServiceEndpoints_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.scheduling.v1.ServiceService/PlanServiceEndpoints", runtime.WithHTTPPathPattern("/v1/services:endpoints"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_ServiceService_PlanServiceEndpoints_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ServiceService_PlanServiceEndpoints_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -1176,35 +1223,54 @@ func RegisterServiceServiceHandlerClient(ctx context.Context, mux *runtime.Serve
 		}
 		forward_ServiceService_WatchServices_1(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_ServiceService_PlanServiceEndpoints_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.scheduling.v1.ServiceService/PlanServiceEndpoints", runtime.WithHTTPPathPattern("/v1/services:endpoints"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_ServiceService_PlanServiceEndpoints_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ServiceService_PlanServiceEndpoints_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
 var (
-	pattern_ServiceService_GetService_0          = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
-	pattern_ServiceService_ListServices_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, ""))
-	pattern_ServiceService_ListServices_1        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, ""))
-	pattern_ServiceService_CreateService_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, ""))
-	pattern_ServiceService_CreateService_1       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, ""))
-	pattern_ServiceService_UpdateService_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
-	pattern_ServiceService_PatchService_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
-	pattern_ServiceService_ApplyService_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, "apply"))
-	pattern_ServiceService_UpdateServiceStatus_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "namespace", "services", "name", "status"}, ""))
-	pattern_ServiceService_DeleteService_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
-	pattern_ServiceService_WatchServices_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, "watch"))
-	pattern_ServiceService_WatchServices_1       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, "watch"))
+	pattern_ServiceService_GetService_0           = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
+	pattern_ServiceService_ListServices_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, ""))
+	pattern_ServiceService_ListServices_1         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, ""))
+	pattern_ServiceService_CreateService_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, ""))
+	pattern_ServiceService_CreateService_1        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, ""))
+	pattern_ServiceService_UpdateService_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
+	pattern_ServiceService_PatchService_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
+	pattern_ServiceService_ApplyService_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, "apply"))
+	pattern_ServiceService_UpdateServiceStatus_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4, 2, 5}, []string{"v1", "namespaces", "namespace", "services", "name", "status"}, ""))
+	pattern_ServiceService_DeleteService_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "services", "name"}, ""))
+	pattern_ServiceService_WatchServices_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "services"}, "watch"))
+	pattern_ServiceService_WatchServices_1        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, "watch"))
+	pattern_ServiceService_PlanServiceEndpoints_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "services"}, "endpoints"))
 )
 
 var (
-	forward_ServiceService_GetService_0          = runtime.ForwardResponseMessage
-	forward_ServiceService_ListServices_0        = runtime.ForwardResponseMessage
-	forward_ServiceService_ListServices_1        = runtime.ForwardResponseMessage
-	forward_ServiceService_CreateService_0       = runtime.ForwardResponseMessage
-	forward_ServiceService_CreateService_1       = runtime.ForwardResponseMessage
-	forward_ServiceService_UpdateService_0       = runtime.ForwardResponseMessage
-	forward_ServiceService_PatchService_0        = runtime.ForwardResponseMessage
-	forward_ServiceService_ApplyService_0        = runtime.ForwardResponseMessage
-	forward_ServiceService_UpdateServiceStatus_0 = runtime.ForwardResponseMessage
-	forward_ServiceService_DeleteService_0       = runtime.ForwardResponseMessage
-	forward_ServiceService_WatchServices_0       = runtime.ForwardResponseStream
-	forward_ServiceService_WatchServices_1       = runtime.ForwardResponseStream
+	forward_ServiceService_GetService_0           = runtime.ForwardResponseMessage
+	forward_ServiceService_ListServices_0         = runtime.ForwardResponseMessage
+	forward_ServiceService_ListServices_1         = runtime.ForwardResponseMessage
+	forward_ServiceService_CreateService_0        = runtime.ForwardResponseMessage
+	forward_ServiceService_CreateService_1        = runtime.ForwardResponseMessage
+	forward_ServiceService_UpdateService_0        = runtime.ForwardResponseMessage
+	forward_ServiceService_PatchService_0         = runtime.ForwardResponseMessage
+	forward_ServiceService_ApplyService_0         = runtime.ForwardResponseMessage
+	forward_ServiceService_UpdateServiceStatus_0  = runtime.ForwardResponseMessage
+	forward_ServiceService_DeleteService_0        = runtime.ForwardResponseMessage
+	forward_ServiceService_WatchServices_0        = runtime.ForwardResponseStream
+	forward_ServiceService_WatchServices_1        = runtime.ForwardResponseStream
+	forward_ServiceService_PlanServiceEndpoints_0 = runtime.ForwardResponseMessage
 )
