@@ -40,6 +40,11 @@ require (
 )
 
 require (
+	github.com/miekg/dns v1.1.72 // indirect
+	golang.org/x/mod v0.41.0 // indirect
+)
+
+require (
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/ProtonMail/go-crypto v1.5.2 // indirect
 	github.com/aws/aws-sdk-go-v2 v1.41.5 // indirect

@@ -79,11 +79,11 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	}
 	cmd := command()
 	// for example without clone3: it runs without a group, unless it has limits
-	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" && !spec.bound() {
+	if err = rec.startInside(cmd, spec); err != nil && rec.Cgroup != "" && !spec.bound() {
 		rec.group().Discard()
 		rec.Cgroup, rec.Controllers = "", cgroup.Controllers{}
 		cmd = command()
-		err = Start(cmd, spec.User)
+		err = start(cmd, spec.User, func() error { return mountAll(spec.Mounts) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start: %w", err)
@@ -106,10 +106,12 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	return h, nil
 }
 
-// startInside starts a command in the control group of r, if there is one. It is in that group before it runs.
-func (r record) startInside(cmd *exec.Cmd, user *User) error {
+// startInside starts a command as the user of spec, with its mounts, and in the control group of r, if there is one. It
+// is in that group before it runs.
+func (r record) startInside(cmd *exec.Cmd, spec Spec) error {
+	mounts := func() error { return mountAll(spec.Mounts) }
 	if r.Cgroup == "" {
-		return Start(cmd, user)
+		return start(cmd, spec.User, mounts)
 	}
 	group, err := os.Open(r.Cgroup)
 	if err != nil {
@@ -117,7 +119,12 @@ func (r record) startInside(cmd *exec.Cmd, user *User) error {
 	}
 	defer group.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
-	return start(cmd, user, r.group().Enter)
+	return start(cmd, spec.User, func() error {
+		if err := r.group().Enter(); err != nil {
+			return fmt.Errorf("control group: %w", err)
+		}
+		return mounts()
+	})
 }
 
 // bound reports whether a process must not run without its limits.
@@ -150,7 +157,6 @@ func start(cmd *exec.Cmd, user *User, enter func() error) error {
 			}
 		}
 		if err = enter(); err != nil {
-			err = fmt.Errorf("control group: %w", err)
 			return
 		}
 		err = cmd.Start()

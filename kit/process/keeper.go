@@ -169,7 +169,9 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
-	return h.startInside(cmd, user)
+	like := *spec
+	like.User = user
+	return h.startInside(cmd, like)
 }
 
 // KillBeside kills a command that StartBeside started, and everything that is found of what it started: what has its

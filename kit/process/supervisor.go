@@ -76,6 +76,9 @@ type Spec struct {
 	User *User `json:",omitempty"`
 	// Files are opened by the supervisor, with its own rights, and passed as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
+	// Mounts are shown to the process and what it starts, also by StartBeside. They require CanMount, and their files must
+	// not change while it runs.
+	Mounts []Mount `json:",omitempty"`
 	// Pool is what the process belongs to, maybe beside others, and which EndPool ends as one; empty: nothing. The names
 	// of its processes begin with its name and a dot. Signals for a process of a pool go to everything that it started,
 	// also in other process groups.
