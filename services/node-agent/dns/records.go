@@ -164,7 +164,7 @@ func hostOf(e *schedulingv1.ServiceEndpoint) string {
 func serversOf(svc *schedulingv1.ServiceEndpoints, as, own, port, protocol string) (servers, further []dns.RR) {
 	add := func(target string, number int32, ip netip.Addr) {
 		servers = append(servers, &dns.SRV{
-			Hdr: header(as, dns.TypeSRV), Weight: 1, Port: uint16(number), Target: target, //nolint:gosec // at most 65535
+			Hdr: header(as, dns.TypeSRV), Weight: 1, Port: uint16(number), Target: target,
 		})
 		further = append(further, address(target, ip))
 	}

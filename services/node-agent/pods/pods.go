@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,10 @@ type Config struct {
 	Address string // IP address of the machine
 	// Addresses are those that pods get; the zero value: they have that of the machine.
 	Addresses loopback.Addresses
-	BootID    string
+	// DNS is the server of the names of services; the zero address if pods resolve names as the host does. It requires
+	// CanResolve.
+	DNS    netip.Addr
+	BootID string
 	Conn      grpc.ClientConnInterface
 	// Authority is the file of the authorities of the gateways, and Gateways returns the endpoints of these, the preferred
 	// one first: for pods that call the cluster. Without them pods get no credentials.

@@ -27,6 +27,8 @@ type config struct {
 	podRange      string
 	hostDir       string
 	addresses     loopback.Addresses // of pods; the zero value: they have the machine's
+	clusterDNS    string
+	dns           netip.Addr // the server of the names of services; the zero value: there is none
 	logLevel      string
 }
 
@@ -53,6 +55,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		"range of loopback addresses of which each pod gets its own (default: pods have the machine's)")
 	fs.StringVar(&c.hostDir, "host-dir", "",
 		"directory that the agents of this host and cluster share; required with --pod-range")
+	fs.StringVar(&c.clusterDNS, "cluster-dns", "",
+		"loopback address at which the agents of this host answer the names of services; requires --host-dir (default: pods resolve names as the host does)")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err
@@ -73,6 +77,11 @@ func parse(args []string, out io.Writer) (config, error) {
 			return c, fmt.Errorf("--pod-range %q: must be a range of loopback addresses, with --host-dir", c.podRange)
 		}
 		c.addresses = loopback.Addresses{Dir: filepath.Join(c.hostDir, loopback.PodsDir), Range: r}
+	}
+	if c.clusterDNS != "" {
+		if c.dns, err = netip.ParseAddr(c.clusterDNS); err != nil || !c.dns.Is4() || !c.dns.IsLoopback() || c.hostDir == "" {
+			return c, fmt.Errorf("--cluster-dns %q: must be a loopback address, with --host-dir", c.clusterDNS)
+		}
 	}
 	if c.podsDir == "" {
 		c.podsDir = filepath.Join(c.dir, "pods")

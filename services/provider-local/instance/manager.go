@@ -112,7 +112,9 @@ type Config struct {
 	Network address.Interface
 	// PodRange is where each pod gets an address of its own; the zero prefix: pods have their machine's.
 	PodRange netip.Prefix
-	Windlass string // executable that holds the node-agent
+	// ClusterDNS is where one of the agents answers the names of services; the zero address: none does.
+	ClusterDNS netip.Addr
+	Windlass   string // executable that holds the node-agent
 	// PodsDir holds the pods of each machine, by its name; empty: they are in the machine's own directory.
 	PodsDir string
 	// PodUsers are those that pods run as; UsersPerMachine for each last number of an address. None: pods run as this
@@ -335,7 +337,9 @@ func (m *Manager) boot(i *Instance) error {
 		return nil
 	}
 	dir := m.dir(i)
-	args := []string{"serve", "node-agent", "--dir", dir, "--images", filepath.Join(m.cfg.Dir, "images")}
+	args := []string{
+		"serve", "node-agent", "--dir", dir, "--host-dir", m.hostDir(), "--images", filepath.Join(m.cfg.Dir, "images"),
+	}
 	if i.Spec.Failure.Boot == "Crash" {
 		args = []string{"serve", "node-agent", "--dir", filepath.Join(dir, "nothing-here")}
 	}
@@ -343,7 +347,10 @@ func (m *Manager) boot(i *Instance) error {
 		args = append(args, "--pods-dir", filepath.Join(m.cfg.PodsDir, i.MachineName))
 	}
 	if m.cfg.PodRange.IsValid() {
-		args = append(args, "--pod-range", m.cfg.PodRange.String(), "--host-dir", m.hostDir())
+		args = append(args, "--pod-range", m.cfg.PodRange.String())
+	}
+	if m.cfg.ClusterDNS.IsValid() {
+		args = append(args, "--cluster-dns", m.cfg.ClusterDNS.String())
 	}
 	users, err := m.users(i)
 	if err != nil {

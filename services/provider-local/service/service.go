@@ -30,7 +30,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	var podUsers process.Users
 	var network address.Interface
 	var first int
-	var podRange string
+	var podRange, clusterDNS string
 	fs := pflag.NewFlagSet("provider-local", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	cfg.Flags(fs)
@@ -39,6 +39,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		"interface to put the machines' addresses on; empty for addresses of the loopback network")
 	fs.StringVar(&podRange, "pod-range", "",
 		"range of loopback addresses, as 127.240.16.0/20, of which each pod gets its own (default: pods have their machine's)")
+	fs.StringVar(&clusterDNS, "cluster-dns", "",
+		"loopback address at which agents answer the names of services (default: pods resolve names as the host does)")
 	fs.IntVar(&first, "first-host", 10, "last number of the lowest address that machines get, 2 to 250")
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
@@ -63,6 +65,12 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var dns netip.Addr
+	if clusterDNS != "" {
+		if dns, err = netip.ParseAddr(clusterDNS); err != nil || !dns.Is4() || !dns.IsLoopback() {
+			return fmt.Errorf("--cluster-dns %q: must be a loopback address, as 127.224.16.10", clusterDNS)
+		}
+	}
 	if podUsers.Count > 0 {
 		if err := podUsers.Check(); err != nil {
 			return fmt.Errorf("--pod-users %s: %w", podUsers.String(), err)
@@ -71,7 +79,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
 		m, err := instance.New(instance.Config{
 			Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network,
-			PodRange: pods, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
+			PodRange: pods, ClusterDNS: dns, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
 		})
 		if err != nil {
 			return nil, err
