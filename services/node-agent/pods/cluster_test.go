@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -517,6 +518,8 @@ type machine struct {
 	bare    bool // without control groups
 	// of the pods; the zero value: they have the machine's
 	addresses loopback.Addresses
+	// of the server of names; the zero value: there is none
+	dns netip.Addr
 	// patience with registries; 0 is the default
 	patience time.Duration
 
@@ -589,8 +592,8 @@ func (m *machine) start() agent {
 		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
 		Images: images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
 		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),
-		Addresses: m.addresses,
-		Users:     users(), Authority: m.path("ca.crt"),
+		Addresses: m.addresses, DNS: m.dns,
+		Users: users(), Authority: m.path("ca.crt"),
 		Gateways: func() ([]string, error) { return []string{"127.0.0.1:6443", "127.0.0.2:6443"}, nil },
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
 			m.mu.Lock()

@@ -54,7 +54,7 @@ type Config struct {
 	// CanResolve.
 	DNS    netip.Addr
 	BootID string
-	Conn      grpc.ClientConnInterface
+	Conn   grpc.ClientConnInterface
 	// Authority is the file of the authorities of the gateways, and Gateways returns the endpoints of these, the preferred
 	// one first: for pods that call the cluster. Without them pods get no credentials.
 	Authority string

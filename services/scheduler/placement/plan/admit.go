@@ -422,7 +422,7 @@ func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []object.Faul
 	}
 	tolerations, warnings := placement.ValidateTolerations(path+".tolerations", spec.GetTolerations())
 	affinity := spec.GetAffinity()
-	return slices.Concat(fields, tolerations,
+	return slices.Concat(fields, tolerations, dnsFaults(path, spec),
 		placement.ValidateNodeAffinity(path+".affinity.nodeAffinity", affinity.GetNodeAffinity()),
 		validatePodAffinity(path+".affinity.podAffinity",
 			affinity.GetPodAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(),

@@ -23,7 +23,6 @@ func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fa
 	f.runAs(path+".securityContext", spec.GetSecurityContext())
 	f.warnIf(spec.GetRuntimeClassName() != "", path+".runtimeClassName")
 	f.warnIf(len(spec.GetHostAliases()) > 0, path+".hostAliases")
-	f.warnIf(len(spec.GetDnsConfig().GetFields()) > 0, path+".dnsConfig")
 	for i, v := range spec.GetVolumes() {
 		f.warnIf(v.GetPersistentVolumeClaim().GetReadOnly(),
 			fmt.Sprintf("%s.volumes[%d].persistentVolumeClaim.readOnly", path, i))
