@@ -53,6 +53,7 @@ type cluster struct {
 	quorums  etcdv1.QuorumServiceClient
 	tasks    hookv1.HookTaskServiceClient
 	pods     schedulingv1.PodServiceClient
+	services schedulingv1.ServiceServiceClient
 	pools    configv1.MachineConfigPoolServiceClient
 	versions updatev1.ClusterVersionServiceClient
 	reports  updatev1.ClusterOperatorServiceClient
@@ -96,6 +97,7 @@ func connect(ctx context.Context, s shell) (*cluster, error) {
 		quorums:  etcdv1.NewQuorumServiceClient(conn),
 		tasks:    hookv1.NewHookTaskServiceClient(conn),
 		pods:     schedulingv1.NewPodServiceClient(conn),
+		services: schedulingv1.NewServiceServiceClient(conn),
 		pools:    configv1.NewMachineConfigPoolServiceClient(conn),
 		versions: updatev1.NewClusterVersionServiceClient(conn),
 		reports:  updatev1.NewClusterOperatorServiceClient(conn),

@@ -127,7 +127,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 24
+const lastStep = 25
 
 // ofShell is what a step needs whose pods run a command of the host.
 const ofShell = "it runs commands of the host"
@@ -179,6 +179,7 @@ func (t *tour) all() [lastStep]step {
 		{title: "Stop a roll-out", run: t.stopRollout},
 		{title: "Limit a pod", run: t.limit, needs: ofShell},
 		{title: "Change a secret", run: t.changeSecret, needs: ofShell},
+		{title: "Lead traffic", run: t.leadTraffic, needs: "it calls a service from one of the cluster's hosts"},
 	}
 }
 
