@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,7 +68,7 @@ func await(t testing.TB, what string, holds func() bool) {
 		if t.Context().Err() != nil {
 			t.Fatal("never: " + what)
 		}
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }
 

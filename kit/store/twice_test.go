@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -143,7 +142,7 @@ func TestAnAttemptWhoseCommitGaveUpDoesNothingAfterTheNextCommit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for !h.taken() {
-			runtime.Gosched()
+			time.Sleep(time.Millisecond)
 		}
 		cancel()
 	}()

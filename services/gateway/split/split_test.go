@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -296,7 +295,7 @@ func TestCallersWithCertificatesComeThroughWhereOthersDoNot(t *testing.T) {
 		if _, anonymous, _ := s.Counts(); anonymous == 1 {
 			break
 		}
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }
 
