@@ -77,10 +77,11 @@ func TestFaultsKillsOfAnAgentInALifeOfAPod(t *testing.T) {
 		if n := times(t, c, worker, uid, "main"); n != 1 {
 			t.Errorf("killed %s after the creation: the container runs %d times", after, n)
 		}
-		raw, err := os.ReadFile(filepath.Join(starts, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		var raw []byte
+		c.Wait(patience, "the container to begin", func(context.Context) (bool, string, error) {
+			raw, _ = os.ReadFile(filepath.Join(starts, name))
+			return len(raw) > 0, "no start", nil
+		})
 		if n, said := bytes.Count(raw, []byte("\n")), restarts([]*schedulingv1.Pod{pod}); n > 1+said[name+" "+uid] {
 			t.Errorf("killed %s after the creation: %d starts, restarts %v", after, n, said)
 		}
@@ -128,11 +129,13 @@ func alive(t *testing.T, c *harness.Cluster, name string) (pod *schedulingv1.Pod
 	return pod
 }
 
-// times counts the processes that are a container of a pod.
+// times counts the shells that begin a container of a pod.
 func times(t *testing.T, c *harness.Cluster, machine, uid, container string) (n int) {
 	t.Helper()
 	for _, p := range containers(t, c, machine) {
-		if strings.HasSuffix(p.Name, "/"+uid+"."+container) {
+		// What left its session leads one of its own.
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID)); strings.HasSuffix(p.Name, "/"+uid+"."+container) &&
+			string(name) == "sh\n" {
 			n++
 		}
 	}
