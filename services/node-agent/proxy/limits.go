@@ -6,13 +6,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
 const (
-	// maxFlows bounds the connections and UDP conversations of all services, and maxPortFlows those of one port, so that
-	// clients of one do not lock out those of the others. A connection takes two sockets, and while data flows two pipes.
-	maxFlows, maxPortFlows = 2048, 512
+	// maxFlows bounds the connections and UDP conversations of all services. Of these one port has at most a share, so
+	// that clients of one service do not lock out those of the others.
+	maxFlows, portShare = 2048, 4
+	// filesPerFlow is how many files a connection takes: two sockets, and while data flows two pipes of two ends.
+	filesPerFlow = 6
 	// maxClients is how many clients of one port have an affinity; those that connected least recently lose it.
 	maxClients = 4096
 )
@@ -25,7 +29,15 @@ type limits struct {
 	idle    time.Duration // of UDP conversations
 }
 
-func newLimits() *limits { return &limits{max: maxFlows, perPort: maxPortFlows, idle: udpIdle} }
+// newLimits returns the limits of a process: connections leave it half of the files that it may open.
+func newLimits() *limits {
+	most := int64(maxFlows)
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur/2/filesPerFlow < maxFlows {
+		most = max(portShare, int64(files.Cur)/2/filesPerFlow)
+	}
+	return &limits{max: most, perPort: most / portShare, idle: udpIdle}
+}
 
 // slots are those of one port.
 type slots struct {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
@@ -360,6 +361,28 @@ func TestAFloodOfClientsDoesNotStopOthers(t *testing.T) {
 	}
 	if n := agent.flows.all.Load(); n > 10 {
 		t.Errorf("%d flows", n)
+	}
+}
+
+func TestConnectionsLeaveFilesToTheAgent(t *testing.T) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if l := newLimits(); was.Cur >= 2*filesPerFlow*maxFlows && (l.max != maxFlows || l.perPort != maxFlows/portShare) {
+		t.Errorf("with %d files: %d, %d of one port", was.Cur, l.max, l.perPort)
+	}
+	few := was
+	few.Cur = 1200
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	l := newLimits()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if l.max != 100 || l.perPort != 25 {
+		t.Errorf("with 1200 files: %d, %d of one port", l.max, l.perPort)
 	}
 }
 
