@@ -31,6 +31,9 @@ type Config struct {
 	HostDir string // that the agents of the host share; empty: there is no other agent
 	Node    string
 	Conn    grpc.ClientConnInterface
+	// Elected runs while this agent is the elected one of its host, for what else one agent of a host does; it blocks
+	// until its context ends. nil: nothing.
+	Elected func(context.Context) error
 	Log     *slog.Logger
 }
 
@@ -136,13 +139,26 @@ func (p *Proxy) lead(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	poke(p.wake)
+	group, ctx := errgroup.WithContext(ctx)
+	if p.cfg.Elected != nil {
+		group.Go(func() error { return p.cfg.Elected(ctx) })
+	}
+	group.Go(func() error {
+		p.keepPorts(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// keepPorts keeps the ports up to date until ctx ends.
+func (p *Proxy) keepPorts(ctx context.Context) {
 	defer p.endAll()
 	for {
 		select {
 		case <-p.wake:
 			p.reconcile(ctx)
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -225,7 +227,7 @@ func TestAClientsAffinity(t *testing.T) {
 	agent.awaitStatus(t, at(s), "TCP", "")
 	seen := map[string]string{}
 	for range 4 {
-		for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
+		for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"} { // not as often as there are pods
 			got := who(from, at(s))
 			if seen[from] != "" && seen[from] != got {
 				t.Fatalf("%s was led to %q and %q", from, seen[from], got)
@@ -428,9 +430,21 @@ func TestAnotherAgentTakesOver(t *testing.T) {
 	a := newPod(t, "a")
 	s := service(t, "web", ip, a.endpoint(true))
 	h.cluster.set(s)
-	first := h.start(t.TempDir())
+	var elected, times atomic.Int32 // agents that are, and how often one was
+	beside := func(p *Proxy) {
+		p.cfg.Elected = func(ctx context.Context) error {
+			times.Add(1)
+			if elected.Add(1) > 1 {
+				t.Error("two agents are elected")
+			}
+			<-ctx.Done()
+			elected.Add(-1)
+			return nil
+		}
+	}
+	first := h.start(t.TempDir(), beside)
 	first.awaitStatus(t, at(s), "TCP", "")
-	second := h.start(t.TempDir())
+	second := h.start(t.TempDir(), beside)
 	second.awaitStatus(t, at(s), "TCP", "another agent of this host listens")
 	time.Sleep(2 * lockEvery)
 	if got := second.Status()[0].Why; got != "another agent of this host listens" {
@@ -443,6 +457,9 @@ func TestAnotherAgentTakesOver(t *testing.T) {
 	}
 	if n := h.log.count("leads the connections"); n != 2 {
 		t.Errorf("%d elections", n)
+	}
+	if times.Load() != 2 {
+		t.Errorf("an agent was elected %d times", times.Load())
 	}
 }
 
