@@ -22,6 +22,7 @@ import (
 const (
 	tcp, udp = "TCP", "UDP"
 	notYet   = "not yet"
+	noPod    = "no pod serves"
 
 	// firstBind and longBind bound the pause before an address that is in use, or not permitted, is tried again.
 	firstBind, longBind = 100 * time.Millisecond, 15 * time.Second
@@ -79,6 +80,7 @@ type port struct {
 	log     *slog.Logger
 	cancel  context.CancelFunc
 	ended   chan struct{}
+	aimed   chan struct{} // has a token when the endpoints have changed
 
 	mu      sync.Mutex
 	to      target
@@ -86,6 +88,7 @@ type port struct {
 	clients *clients
 	open    map[flow]string // with the pod that each leads to; nil once the port has ended
 	why     string          // why it does not listen
+	said    string          // the error that was logged
 	full    bool            // the last connection found no slot
 }
 
@@ -98,7 +101,7 @@ type flow interface {
 func newPort(service string, name portName, all *limits, turn uint, log *slog.Logger) *port {
 	return &port{
 		service: service, name: name, slots: all.newSlots(), turn: turn, clients: newClients(maxClients),
-		open: map[flow]string{}, why: notYet, ended: make(chan struct{}),
+		open: map[flow]string{}, why: notYet, ended: make(chan struct{}), aimed: make(chan struct{}, 1),
 		log: log.With("object", service, "protocol", name.protocol, "address", name.address),
 	}
 }
@@ -123,15 +126,21 @@ func endPorts(list []*port) {
 }
 
 // run listens until ctx ends. What cannot be bound is tried again: another process may have the port for a while.
+//
+// It first listens once a pod serves. Pods share the network of the host, and one that listens on all addresses could not
+// start if the service had its port before it. If the pod has the port, connections to the service's address reach the
+// pod without this process.
 func (o *port) run(ctx context.Context) {
-	for again := backoff.Spread(firstBind, longBind); ; {
+	if err := o.check(); err != nil {
+		o.listens(ctx, err)
+		<-ctx.Done()
+		return
+	}
+	for again := backoff.Spread(firstBind, longBind); o.awaitPod(ctx); again.Wait(ctx) {
 		l, err := o.listen(ctx)
+		o.listens(ctx, err)
 		if err == nil {
-			o.listens(ctx, nil)
 			o.serve(ctx, l)
-			return
-		}
-		if o.listens(ctx, err); !again.Wait(ctx) {
 			return
 		}
 	}
@@ -140,25 +149,50 @@ func (o *port) run(ctx context.Context) {
 // errUnbindable means that the address of a service is not one that a process can listen on for it.
 var errUnbindable = errors.New("not the address of a service")
 
-// listen returns a *net.TCPListener or *net.UDPConn.
-func (o *port) listen(ctx context.Context) (io.Closer, error) {
+// check returns why the port can never be listened on.
+func (o *port) check() error {
 	at := o.name.address
 	if !at.Addr().IsGlobalUnicast() && !at.Addr().IsLoopback() { // 0.0.0.0 would be every address of the host
-		return nil, errUnbindable
+		return errUnbindable
 	}
+	if o.name.protocol != tcp && o.name.protocol != udp {
+		return fmt.Errorf("protocol %s is not led", o.name.protocol)
+	}
+	return nil
+}
+
+// awaitPod waits until a pod serves, and returns false if ctx ends first.
+func (o *port) awaitPod(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		o.mu.Lock()
+		serves := len(plan.ChooseEndpoints(plan.EndpointView{Endpoints: o.to.endpoints})) > 0
+		if !serves {
+			o.why = noPod
+		}
+		o.mu.Unlock()
+		if serves {
+			return true
+		}
+		select {
+		case <-o.aimed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// listen returns a *net.TCPListener or *net.UDPConn.
+func (o *port) listen(ctx context.Context) (io.Closer, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false) // there is one path
-	switch o.name.protocol {
-	case tcp:
-		return c.Listen(ctx, "tcp", at.String())
-	case udp:
-		l, err := c.ListenPacket(ctx, "udp", at.String())
-		if err != nil {
-			return nil, err
-		}
-		return l.(*net.UDPConn), nil
+	if o.name.protocol == tcp {
+		return c.Listen(ctx, "tcp", o.name.address.String())
 	}
-	return nil, fmt.Errorf("protocol %s is not led", o.name.protocol)
+	l, err := c.ListenPacket(ctx, "udp", o.name.address.String())
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UDPConn), nil
 }
 
 // serve leads what arrives at l until ctx ends, and closes it.
@@ -185,14 +219,15 @@ func (o *port) listens(ctx context.Context, err error) {
 		why = reason(err)
 	}
 	o.mu.Lock()
-	was := o.why
 	o.why = why
+	was := o.said
+	o.said = why
 	o.mu.Unlock()
 	switch {
 	case ctx.Err() != nil || why == was:
 	case why != "":
 		o.log.WarnContext(ctx, "port of a service does not listen", "error", why)
-	case was != notYet:
+	default:
 		o.log.InfoContext(ctx, "port of a service listens")
 	}
 }
@@ -220,6 +255,7 @@ func (o *port) aim(to target) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.to = to
+	poke(o.aimed)
 	for f, pod := range o.open {
 		if !plan.HasEndpoint(to.endpoints, pod) {
 			f.abort()
