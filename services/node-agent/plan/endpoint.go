@@ -40,7 +40,7 @@ func ChooseEndpoints(v EndpointView) []int {
 		return nil
 	}
 	turn := int(v.Turn % uint(len(out)))
-	if v.Affinity > 0 && v.Client.Pod != "" && v.Now.Sub(v.Client.Last) < v.Affinity {
+	if v.Client.Pod != "" && v.Now.Sub(v.Client.Last) < v.Affinity {
 		for n, i := range out {
 			if v.Endpoints[i].Pod == v.Client.Pod {
 				turn = n

@@ -460,6 +460,12 @@ func TestAnotherAgentTakesOver(t *testing.T) {
 	if n := h.log.count("leads the connections"); n != 2 {
 		t.Errorf("%d elections", n)
 	}
+	second.stop()
+	f, err := lock(h.shared)
+	if err != nil {
+		t.Fatalf("after the end of both: %v", err)
+	}
+	_ = f.Close()
 	if times.Load() != 2 {
 		t.Errorf("an agent was elected %d times", times.Load())
 	}
