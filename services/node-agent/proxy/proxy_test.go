@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -315,6 +316,28 @@ func TestDatagramsAreLedToThePodsThatServe(t *testing.T) {
 	askAgain(t, c, "c", "a c")
 }
 
+func TestAPodThatDoesNotListenLosesTheAffinityOfItsClients(t *testing.T) {
+	h := newHost(t)
+	pods := map[string]*pod{"a": newPod(t, "a"), "b": newPod(t, "b")}
+	s := service(t, "dns", ip, pods["a"].endpoint(true), pods["b"].endpoint(true))
+	s.AffinitySeconds = 3600
+	h.cluster.set(s)
+	agent := h.start(t.TempDir())
+	agent.awaitStatus(t, at(s), "UDP", "")
+	c := talkTo(t, at(s))
+	_ = c.SetDeadline(time.Now().Add(limit))
+	first, _, _ := strings.Cut(ask(c, "c"), " ")
+	for range 3 { // other conversations of the same client
+		again := talkTo(t, at(s))
+		_ = again.SetDeadline(time.Now().Add(limit))
+		if got := ask(again, "c"); got != first+" c" {
+			t.Errorf("answer %q after one of %q", got, first)
+		}
+	}
+	pods[first].end()
+	askAgain(t, c, "c", map[string]string{"a": "b c", "b": "a c"}[first])
+}
+
 func TestConversationsEndWithTheirPod(t *testing.T) {
 	h := newHost(t)
 	a := newPod(t, "a")
@@ -365,6 +388,107 @@ func TestAFloodOfClientsDoesNotStopOthers(t *testing.T) {
 	}
 	if n := agent.flows.all.Load(); n > 10 {
 		t.Errorf("%d flows", n)
+	}
+}
+
+func TestTheConnectionsOfAllServicesAreBounded(t *testing.T) {
+	h := newHost(t)
+	a := newPod(t, "a")
+	s, other := service(t, "web", ip, a.endpoint(true)), service(t, "other", otherIP, a.endpoint(true))
+	h.cluster.set(s)
+	h.cluster.set(other)
+	agent := h.start(t.TempDir(), func(p *Proxy) { p.flows.max, p.flows.perPort = 2, 2 })
+	agent.awaitStatus(t, at(s), "TCP", "")
+	agent.awaitStatus(t, at(other), "TCP", "")
+	ask(dialTCP(t, "", at(s)), "1")
+	last := dialTCP(t, "", at(s))
+	ask(last, "1")
+	if !refused(at(other)) {
+		t.Error("a connection beyond the limit was not reset")
+	}
+	_ = last.Close()
+	awaitFlows(t, agent, 1)
+	if got := who("", at(other)); got != "a" {
+		t.Errorf("led to %q", got)
+	}
+}
+
+// A pod that was chosen may leave the service before the connection to it is made.
+func TestNothingIsLedToAPodThatHasJustLeft(t *testing.T) {
+	o := newPort("default/web", portName{}, newLimits(), 0, slog.New(slog.DiscardHandler))
+	o.aim(target{endpoints: []plan.Endpoint{{Pod: "a"}}})
+	if f := (&talk{}); o.add(f, netip.Addr{}, "b") || !o.add(f, netip.Addr{}, "a") || len(o.open) != 1 {
+		t.Errorf("%v", o.open)
+	}
+	o.open = nil
+	o.endFlows()
+	if o.add(&talk{}, netip.Addr{}, "a") {
+		t.Error("a port that has ended leads connections")
+	}
+}
+
+func TestAPodThatDoesNotAnswerIsPassedOver(t *testing.T) {
+	h := newHost(t)
+	b := newPod(t, "b")
+	hole := b.endpoint(true) // its queue of connections is full
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0))
+	name, err2 := unix.Getsockname(fd)
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	where := addressOf(name)
+	for err == nil {
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", where.String(), 300*time.Millisecond); err == nil {
+			defer c.Close()
+		}
+	}
+	hole.Uid, hole.Ports = "uid-hole", []int32{int32(where.Port()), 0}
+	s := service(t, "web", ip, hole, b.endpoint(true))
+	h.cluster.set(s)
+	agent := h.start(t.TempDir())
+	agent.awaitStatus(t, at(s), "TCP", "")
+	for range 2 {
+		if got := who("", at(s)); got != "b" {
+			t.Errorf("led to %q", got)
+		}
+	}
+}
+
+func TestConnectionsAreTakenAgainOnceThereAreFiles(t *testing.T) {
+	h := newHost(t)
+	s := service(t, "web", ip, newPod(t, "a").endpoint(true))
+	h.cluster.set(s)
+	agent := h.start(t.TempDir())
+	agent.awaitStatus(t, at(s), "TCP", "")
+	who("", at(s)) // what is opened once is open now
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	none := was
+	none.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	to := netip.MustParseAddrPort(at(s))
+	err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+	time.Sleep(20 * firstAccept)
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)); err != nil {
+		t.Fatal(err)
+	}
+	if got := who("", at(s)); got != "a" {
+		t.Errorf("led to %q", got)
 	}
 }
 

@@ -119,8 +119,7 @@ func (s *talks) lead(ctx context.Context, client netip.AddrPort, b []byte, work 
 		if _, err := t.to.Write(b); err == nil {
 			return
 		}
-		s.end(t) // the pod does not listen: this is said of the datagram before
-		s.port.forget(client.Addr().Unmap())
+		s.refused(t) // this is said of the datagram before
 	}
 }
 
@@ -179,6 +178,12 @@ func (s *talks) end(t *talk) {
 	}
 }
 
+// refused ends a conversation with a pod that does not listen; its client is led to another one.
+func (s *talks) refused(t *talk) {
+	s.port.forget(t.client.Addr().Unmap())
+	s.end(t)
+}
+
 // endOldest ends the conversation that was idle longest.
 func (s *talks) endOldest() {
 	s.mu.Lock()
@@ -209,7 +214,7 @@ func (s *talks) answer(t *talk) {
 		case errors.Is(err, os.ErrDeadlineExceeded) && time.Since(t.active()) < s.port.slots.of.idle:
 		case err != nil:
 			if errors.Is(err, unix.ECONNREFUSED) {
-				s.port.forget(t.client.Addr().Unmap())
+				s.refused(t)
 			}
 			return
 		}
