@@ -417,15 +417,19 @@ func TestTheConnectionsOfAllServicesAreBounded(t *testing.T) {
 func TestNothingIsLedToAPodThatHasJustLeft(t *testing.T) {
 	o := newPort("default/web", portName{}, newLimits(), 0, slog.New(slog.DiscardHandler))
 	o.aim(target{endpoints: []plan.Endpoint{{Pod: "a"}}})
-	if f := (&talk{}); o.add(f, netip.Addr{}, "b") || !o.add(f, netip.Addr{}, "a") || len(o.open) != 1 {
+	f := &counter{}
+	if o.add(f, netip.Addr{}, "b") || !o.add(f, netip.Addr{}, "a") || len(o.open) != 1 {
 		t.Errorf("%v", o.open)
 	}
-	o.open = nil
-	o.endFlows()
-	if o.add(&talk{}, netip.Addr{}, "a") {
-		t.Error("a port that has ended leads connections")
+	if o.endFlows(); f.ends != 1 || o.add(f, netip.Addr{}, "a") {
+		t.Errorf("a port that has ended leads connections; ended %d times", f.ends)
 	}
 }
+
+// counter is a flow that counts its ends.
+type counter struct{ ends int }
+
+func (c *counter) abort() { c.ends++ }
 
 func TestAPodThatDoesNotAnswerIsPassedOver(t *testing.T) {
 	h := newHost(t)
@@ -577,6 +581,7 @@ func TestAnotherAgentTakesOver(t *testing.T) {
 		t.Errorf("the second agent: %q", got)
 	}
 	first.stop()
+	first.awaitStatus(t, at(s), "TCP", "another agent of this host listens")
 	second.awaitStatus(t, at(s), "TCP", "")
 	if got := who("", at(s)); got != "a" {
 		t.Errorf("after the first agent's end: %q", got)
@@ -796,6 +801,20 @@ func TestAwaitWaitsForTheWholeList(t *testing.T) {
 	h.cluster.mu.Lock()
 	h.cluster.send(&schedulingv1.WatchServiceEndpointsResponse{Complete: true})
 	h.cluster.mu.Unlock()
+	if !<-known {
+		t.Error("not known")
+	}
+}
+
+// A stream that broke off before a container starts does not say that the cluster is away now.
+func TestAwaitWaitsForAnotherStream(t *testing.T) {
+	h := newHost(t)
+	known := make(chan bool, 1)
+	h.start(t.TempDir(), func(p *Proxy) {
+		p.begun, p.broken = 3, 3
+		go func() { known <- p.Await(t.Context()) }()
+		time.Sleep(100 * time.Millisecond) // for it to begin
+	})
 	if !<-known {
 		t.Error("not known")
 	}
