@@ -522,6 +522,8 @@ type machine struct {
 	dns netip.Addr
 	// patience with registries; 0 is the default
 	patience time.Duration
+	// of the cluster; nil: the agent knows none
+	services func(context.Context) ([]*schedulingv1.ServiceEndpoints, bool)
 
 	mu sync.Mutex
 }
@@ -592,7 +594,7 @@ func (m *machine) start() agent {
 		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
 		Images: images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
 		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),
-		Addresses: m.addresses, DNS: m.dns,
+		Addresses: m.addresses, DNS: m.dns, Services: m.services,
 		Users: users(), Authority: m.path("ca.crt"),
 		Gateways: func() ([]string, error) { return []string{"127.0.0.1:6443", "127.0.0.2:6443"}, nil },
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,8 +75,8 @@ func nameOf(c *container) string {
 
 // prepare makes everything ready for a container to start in dir, whose root has the files of its image. img is nil for
 // one without.
-func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User,
-	img *image.Cached,
+func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string,
+	user *process.User, img *image.Cached,
 ) (launch, error) {
 	l := launch{dir: filepath.Join(dir, "work"), user: user}
 	if err := makeOwn(dir, "work", user); err != nil {
@@ -99,6 +100,7 @@ func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 	if l.dir, err = workingDir(c.GetWorkingDir(), l); err != nil {
 		return l, err
 	}
+	base = append(base, s.serviceLinks(ctx, pod)...) // those of the agent count more
 	base = append(base, "HOME="+l.dir, "HOSTNAME="+cmp.Or(pod.GetSpec().GetHostname(), pod.GetMetadata().GetName()))
 	if l.env, err = plan.Environment(pod, c, s.cfg.Address, p.record.Address, append(base, volumes...),
 		s.objectsOf(p.uid)); err != nil {
@@ -109,6 +111,20 @@ func (s *Pods) prepare(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 	}
 	l.command[0], err = program(l.command[0], l.root, l.dir, l.env)
 	return l, err
+}
+
+// serviceLinks returns the variables for the services of a pod's namespace. A container starts without them if they are
+// not known: what runs on a machine must not need the cluster.
+func (s *Pods) serviceLinks(ctx context.Context, pod *schedulingv1.Pod) []string {
+	if s.cfg.Services == nil || !plan.HasServiceLinks(pod) {
+		return nil
+	}
+	services, known := s.cfg.Services(ctx)
+	if !known {
+		s.cfg.Log.WarnContext(ctx, "container starts without the variables of services, which are not known", "pod",
+			pod.GetMetadata().GetName())
+	}
+	return plan.ServiceVariables(pod, services)
 }
 
 // plays reports whether a container without command is a program that the agent ships.

@@ -59,6 +59,9 @@ type Config struct {
 	// one first: for pods that call the cluster. Without them pods get no credentials.
 	Authority string
 	Gateways  func() ([]string, error)
+	// Services returns all services, for the variables of containers, and false if they are not known: the cluster has
+	// not said them and does not answer. It may wait for its answer. Without it containers get no such variables.
+	Services func(context.Context) ([]*schedulingv1.ServiceEndpoints, bool)
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
 	Images     *image.Library

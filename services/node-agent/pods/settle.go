@@ -441,7 +441,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		s.waits(c, of)
 		return nil
 	}
-	l, err := s.prepare(p, object, of, dir, user, img)
+	l, err := s.prepare(ctx, p, object, of, dir, user, img)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil

@@ -53,6 +53,7 @@ type cluster struct {
 	certified int                               // certificates of members that were signed
 	attend    chan *etcdv1.AttendMemberResponse // commands for the connected agent; unbuffered
 	pod       *schedulingv1.Pod                 // bound to every node; nil for none
+	services  []*schedulingv1.ServiceEndpoints  // nil for a cluster that has no such call
 }
 
 type heard struct {
@@ -323,4 +324,23 @@ func (c *cluster) ReportPod(_ context.Context, r *schedulingv1.ReportPodRequest)
 	defer c.mu.Unlock()
 	c.pod.Status = r.GetStatus()
 	return proto.CloneOf(c.pod), nil
+}
+
+// WatchServiceEndpoints sends the services, and no changes.
+func (c *cluster) WatchServiceEndpoints(r *schedulingv1.WatchServiceEndpointsRequest,
+	s grpc.ServerStreamingServer[schedulingv1.WatchServiceEndpointsResponse],
+) error {
+	if caller(s.Context()) != identity.NodeUser(r.GetNodeName()) {
+		return rpcerr.Forbidden("not the node")
+	}
+	out := &schedulingv1.WatchServiceEndpointsResponse{Complete: true}
+	c.locked(func() { out.Changed = c.services })
+	if out.Changed == nil {
+		return c.UnimplementedPodAgentServiceServer.WatchServiceEndpoints(r, s)
+	}
+	if err := s.Send(out); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"golang.org/x/sync/errgroup"
@@ -30,6 +31,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/pki"
 	"github.com/windlass-dev/windlass/services/node-agent/pods"
+	"github.com/windlass-dev/windlass/services/node-agent/proxy"
 )
 
 const (
@@ -156,8 +158,14 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
+	i.resolve()
+	var services *proxy.Proxy
+	services = proxy.New(proxy.Config{
+		Dir: i.cfg.dir, HostDir: i.cfg.hostDir, Node: node.Name, Conn: conn, Log: i.log,
+		Elected: func(ctx context.Context) error { return i.answerNames(ctx, services) },
+	})
 	var a *agent.Agent
-	if i.pods, err = i.newPods(node, status, store, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
+	if i.pods, err = i.newPods(node, status, store, conn, services, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
 		return a.Node(ctx, fresh)
 	}); err != nil {
 		return err
@@ -177,6 +185,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	group.Go(func() error { return a.Beat(running) })
 	group.Go(func() error { return a.ReportImages(running) })
 	group.Go(func() error { return i.pods.Run(running) })
+	group.Go(func() error { return services.Run(running) })
 	group.Go(func() error { return i.newHost(node.Name, conn, a).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
 	if m != nil {
@@ -198,7 +207,7 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 
 func (i *instance) newPods(
 	node pki.Node, status *nodev1.NodeStatus, store *pki.Store, conn grpc.ClientConnInterface,
-	nodeOf func(context.Context, bool) (*nodev1.Node, error),
+	services *proxy.Proxy, nodeOf func(context.Context, bool) (*nodev1.Node, error),
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
 	images, err := image.NewLibrary(image.LibraryConfig{
@@ -209,8 +218,12 @@ func (i *instance) newPods(
 	}
 	return pods.New(pods.Config{
 		Dir: i.cfg.podsDir, Users: i.cfg.podUsers, Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address),
-		Addresses: i.cfg.addresses, BootID: i.boot.ID, Conn: conn,
+		Addresses: i.cfg.addresses, DNS: i.cfg.dns, BootID: i.boot.ID, Conn: conn,
 		Authority: store.Files().CA, Gateways: store.Endpoints,
+		Services: func(ctx context.Context) ([]*schedulingv1.ServiceEndpoints, bool) {
+			known := services.Await(ctx)
+			return services.Services(), known
+		},
 		Supervisor: i.supervisor, Images: images, HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,

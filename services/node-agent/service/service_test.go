@@ -147,8 +147,8 @@ func (b *box) has(name string) bool {
 	return err == nil
 }
 
-// run runs the agent until stop is called.
-func (b *box) run() (stop func(), done <-chan struct{}) {
+// run runs the agent, with more arguments, until stop is called.
+func (b *box) run(more ...string) (stop func(), done <-chan struct{}) {
 	b.t.Helper()
 	b.t.Setenv(memberVariable, "1")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -156,7 +156,8 @@ func (b *box) run() (stop func(), done <-chan struct{}) {
 	var err error
 	go func() {
 		defer close(ended)
-		err = Run(ctx, []string{"--dir", b.dir, "--member-command", os.Args[0], "--log-level", "debug"}, &b.log)
+		args := []string{"--dir", b.dir, "--member-command", os.Args[0], "--log-level", "debug"}
+		err = Run(ctx, append(args, more...), &b.log)
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
