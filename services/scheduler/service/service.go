@@ -35,7 +35,7 @@ import (
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
-	cfg, allowed, err := parse(args, stderr)
+	cfg, own, err := parse(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil
 	}
@@ -43,12 +43,12 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) {
-		return build(p, p.Etcd, cfg.Name, allowed)
+		return build(p, p.Etcd, cfg.Name, own)
 	})
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside) ([]serve.Part, error) {
+func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([]serve.Part, error) {
 	conn, err := p.Dial(nodeOwner)
 	if err != nil {
 		return nil, err
@@ -71,13 +71,13 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside
 		Creating: func(pods []*schedulingv1.Pod) *resource.Creation[*schedulingv1.Pod] {
 			return placer.Creating(pods)
 		},
-		Webhooks:        &webhook.Caller{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log},
-		WebhooksAllowed: allowed.webhooks, AdmissionFiles: allowed.files,
+		Webhooks:        &webhook.Caller{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
+		WebhooksAllowed: own.webhooks, AdmissionFiles: own.files,
 		Policy: p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
 	})
 	control := workloads(tables, known, recorder, p)
 	placer = placement.NewScheduler(tables, known, recorder,
-		&extender.Asker{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log}, p.Log)
+		&extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log}, p.Log)
 	storage := volume.New(tables, known, placer, recorder, p.Log)
 	leading := []serve.Part{
 		placer.Lead,
@@ -91,7 +91,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside
 		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control,
 		Placer: placer, Storage: storage,
 		// Its own: users who ask for explanations do not use up the calls of placement.
-		Extenders: &extender.Asker{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log},
+		Extenders: &extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
 		Signer:    accounttoken.NewSigner(p.Files()),
 		Now:       time.Now, Log: p.Log,
 	})
