@@ -29,6 +29,7 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/placement/extender"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 	"github.com/windlass-dev/windlass/services/scheduler/server"
+	"github.com/windlass-dev/windlass/services/scheduler/traffic"
 	volume "github.com/windlass-dev/windlass/services/scheduler/volume/controller"
 	workload "github.com/windlass-dev/windlass/services/scheduler/workload/controller"
 )
@@ -73,7 +74,8 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([
 		},
 		Webhooks:        &webhook.Caller{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
 		WebhooksAllowed: own.webhooks, AdmissionFiles: own.files,
-		Policy: p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
+		ServiceRange: own.services,
+		Policy:       p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
 	})
 	control := workloads(tables, known, recorder, p)
 	placer = placement.NewScheduler(tables, known, recorder,
@@ -83,20 +85,22 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([
 		placer.Lead,
 		workload.NewGarbage(tables, known, recorder, p.Log).Lead,
 		workload.NewLost(tables, known, recorder, p.Log).Lead,
+		workload.NewAddresses(tables, p.Log).Lead,
 		control.Lead, storage.Lead,
 		tables.Secrets.Reseal,
 		admission.NewSettings(tables, time.Now, p.Log).Lead,
 	}
+	connections := traffic.New(tables.Services, tables.Pods)
 	register(p, server.Config{
-		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control,
-		Placer: placer, Storage: storage,
+		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Traffic: connections, Events: recorder,
+		Workloads: control, Placer: placer, Storage: storage,
 		// Its own: users who ask for explanations do not use up the calls of placement.
 		Extenders: &extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
 		Signer:    accounttoken.NewSigner(p.Files()),
 		Now:       time.Now, Log: p.Log,
 	})
 	return []serve.Part{
-		known.Run, recorder.Run,
+		known.Run, recorder.Run, connections.Run,
 		serve.EnforceRoles(serve.Roles{
 			ClusterRoles: tables.ClusterRoles.Cache, Roles: tables.Roles.Cache,
 			ClusterRoleBindings: tables.ClusterRoleBindings.Cache, RoleBindings: tables.RoleBindings.Cache,
@@ -135,7 +139,7 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.Revisions, &schedulingv1.ControllerRevisionService_ServiceDesc, nil)
 	g.Add(t.Jobs, &schedulingv1.JobService_ServiceDesc, &server.Jobs{Config: cfg})
 	g.Add(t.CronJobs, &schedulingv1.CronJobService_ServiceDesc, &server.CronJobs{Config: cfg})
-	g.Add(t.Services, &schedulingv1.ServiceService_ServiceDesc, nil)
+	g.Add(t.Services, &schedulingv1.ServiceService_ServiceDesc, &server.Services{Config: cfg})
 	g.Add(t.Budgets, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, &server.Budgets{Config: cfg})
 	g.Add(t.PriorityClasses, &schedulingv1.PriorityClassService_ServiceDesc, nil)
 	g.Add(t.Volumes, &schedulingv1.PersistentVolumeService_ServiceDesc, nil)
