@@ -1,6 +1,6 @@
 // Package loopback divides the loopback network 127.0.0.0/8 of a host among the clusters on it. Each cluster has a
-// number, and with it a range for the addresses of its pods, in which each pod claims one. Claims are files: they
-// outlive the processes that made them.
+// number, and with it a range for the addresses of its services and one for those of its pods, in which each pod claims
+// one. Claims are files: they outlive the processes that made them.
 package loopback
 
 import (
@@ -14,19 +14,28 @@ import (
 	"time"
 )
 
-// Networks is how many clusters of a host can have a range; their numbers are 1 to Networks.
+// Networks is how many clusters of a host can have ranges; their numbers are 1 to Networks.
 const Networks = 240
 
 const (
-	rangeBits   = 20  // 4,096 addresses
-	perSecond   = 16  // ranges of a second number of an address
-	firstOfPods = 240 // 127.240.0.0 to 127.254.255.255; machines are between them (services/windlass/cluster)
+	rangeBits = 20 // 4,096 addresses
+	perSecond = 16 // ranges of a second number of an address
+
+	// Machines have second numbers below these (services/windlass/cluster).
+	firstOfServices = 224 // 127.224.0.0 to 127.238.255.255
+	firstOfPods     = 240 // 127.240.0.0 to 127.254.255.255
 )
 
 // PodRange returns the range for the pods of the cluster with a number.
-func PodRange(network int) netip.Prefix {
+func PodRange(network int) netip.Prefix { return rangeFrom(firstOfPods, network) }
+
+// ServiceRange returns the range for the services of the cluster with a number.
+func ServiceRange(network int) netip.Prefix { return rangeFrom(firstOfServices, network) }
+
+// rangeFrom returns the range of a network where those of network 1 have a second number.
+func rangeFrom(second, network int) netip.Prefix {
 	n := network - 1
-	a := netip.AddrFrom4([4]byte{127, byte(firstOfPods + n/perSecond), byte(n % perSecond * perSecond), 0})
+	a := netip.AddrFrom4([4]byte{127, byte(second + n/perSecond), byte(n % perSecond * perSecond), 0})
 	return netip.PrefixFrom(a, rangeBits)
 }
 

@@ -14,20 +14,26 @@ func TestTheRangesOfClustersDoNotOverlap(t *testing.T) {
 	machines := []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.0/16"), netip.MustParsePrefix("127.16.0.0/12"), netip.MustParsePrefix("127.32.0.0/11"),
 		netip.MustParsePrefix("127.64.0.0/10"), netip.MustParsePrefix("127.128.0.0/10"),
-		netip.MustParsePrefix("127.192.0.0/11"), netip.MustParsePrefix("127.224.0.0/12"),
+		netip.MustParsePrefix("127.192.0.0/11"), netip.MustParsePrefix("127.239.0.0/16"),
 		netip.MustParsePrefix("127.255.0.0/16"),
 	}
 	for n := 1; n <= Networks; n++ {
-		p := PodRange(n)
-		if !p.Addr().IsLoopback() || p.Masked() != p {
-			t.Fatalf("range %s of network %d", p, n)
-		}
-		for _, other := range append(machines, all...) {
-			if p.Overlaps(other) {
-				t.Fatalf("range %s of network %d overlaps %s", p, n, other)
+		for _, p := range []netip.Prefix{PodRange(n), ServiceRange(n)} {
+			if !p.Addr().IsLoopback() || p.Masked() != p || p.Bits() != 20 {
+				t.Fatalf("range %s of network %d", p, n)
 			}
+			for _, other := range append(machines, all...) {
+				if p.Overlaps(other) {
+					t.Fatalf("range %s of network %d overlaps %s", p, n, other)
+				}
+			}
+			all = append(all, p)
 		}
-		all = append(all, p)
+	}
+	for n, want := range map[int]string{1: "127.224.0.0/20", 17: "127.225.0.0/20", Networks: "127.238.240.0/20"} {
+		if p := ServiceRange(n); p.String() != want {
+			t.Errorf("services of network %d have the range %s, want %s", n, p, want)
+		}
 	}
 }
 

@@ -88,7 +88,8 @@ func (t *Table[T]) claimOps(ctx context.Context, old, next T) ([]store.Op, error
 	return ops, nil
 }
 
-// commit writes an object together with its claims. op is the operation on the object itself.
+// commit writes an object together with its claims. op is the operation on the object itself. The error is heldError if
+// another object holds a claim.
 func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T) (int64, error) {
 	ops, err := t.claimOps(ctx, old, next)
 	if err != nil {
@@ -97,9 +98,55 @@ func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T) (int64,
 	revision, err := t.st.Commit(ctx, append([]store.Op{op}, ops...)...)
 	var refused *store.OpError
 	if errors.As(err, &refused) && refused.Index > 0 && errors.Is(err, store.ErrExists) {
-		return 0, t.taken(next, refused.Key, refused.Current.Value)
+		return 0, &heldError{refused}
 	}
 	return revision, err
+}
+
+// heldError is the error of a write that another object prevents which holds a claim. choosing returns it to no caller.
+type heldError struct{ by *store.OpError }
+
+func (e *heldError) Error() string { return e.by.Error() }
+
+// maxChoices is how often Config.Choose is called for one write: each time but the first, another writer was faster.
+const maxChoices = 16
+
+// choosing has write store an object with what Config.Choose chooses for it. It chooses again as long as another object
+// holds what was chosen.
+func (t *Table[T]) choosing(ctx context.Context, obj T, write func(T) (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		next, err := t.chosen(obj)
+		if err != nil {
+			return next, err
+		}
+		out, err := write(next)
+		var held *heldError
+		if !errors.As(err, &held) {
+			return out, err
+		}
+		asked := slices.ContainsFunc(t.claims(obj), func(c Claim) bool { return t.claimKey(c) == held.by.Key })
+		if asked || try == maxChoices {
+			return out, t.taken(next, held.by.Key, held.by.Current.Value)
+		}
+		// With the holder in the cache, another value is chosen.
+		if err := t.WaitRevision(ctx, held.by.Current.Revision); err != nil {
+			return out, err
+		}
+	}
+}
+
+// chosen returns an object with what Config.Choose chooses for it: a copy if it chose something. Nothing is chosen for
+// an object that is being deleted, so that this cannot prevent its end.
+func (t *Table[T]) chosen(obj T) (T, error) {
+	if t.cfg.Choose == nil || object.Deleting(obj) {
+		return obj, nil
+	}
+	next := object.Clone(obj)
+	chose, err := t.cfg.Choose(next)
+	if err != nil || chose {
+		return next, err
+	}
+	return obj, nil
 }
 
 // taken returns the error that names the holder of the claim with a key.

@@ -53,6 +53,10 @@ type Config[T object.Object] struct {
 	Owns bool
 	// Claims returns the values that no other object of the kind may have.
 	Claims func(obj T) []Claim
+	// Choose chooses values to claim that an object leaves open, and reports whether there were any. It runs after all
+	// rules, on every write but a deletion, and again if another object holds what it chose. Its errors are made by
+	// rpcerr. ModifyAll does not need it: kinds with claims are written one by one.
+	Choose func(obj T) (chose bool, err error)
 	// Grace returns the grace period of a deletion; asked is the caller's, nil if it gives none. False means that the
 	// object is removed immediately. An object with a grace period remains, with the end of the period in its metadata,
 	// until a deletion with 0 seconds.
@@ -369,6 +373,9 @@ func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 			return next, err
 		}
 		var none T
+		if next, err = t.chosen(next); err != nil {
+			return none, err
+		}
 		return next, t.freeClaims(ctx, none, next)
 	}
 	c := t.creating([]T{next})
@@ -388,16 +395,19 @@ func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 
 // insert stores a new object that passed all rules.
 func (t *Table[T]) insert(ctx context.Context, obj T) (T, error) {
-	var none T
-	value, err := t.encode(obj)
-	if err != nil {
-		return obj, err
-	}
-	revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(obj)), value, 0), none, obj)
+	out, err := t.choosing(ctx, obj, func(obj T) (T, error) {
+		var none T
+		value, err := t.encode(obj)
+		if err != nil {
+			return obj, err
+		}
+		revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(obj)), value, 0), none, obj)
+		return t.written(ctx, obj, revision, err)
+	})
 	if errors.Is(err, store.ErrExists) {
 		return obj, rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
 	}
-	return t.written(ctx, obj, revision, err)
+	return out, err
 }
 
 func (t *Table[T]) absent(ctx context.Context, obj T) error {
@@ -519,13 +529,22 @@ func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
 
 // replace stores the new object in place of the old one, unless they are equal.
 func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
-	var zero T
-	old, next := w.Old, w.New
 	if err := t.checkChange(ctx, w); err != nil {
+		var zero T
 		return zero, err
 	}
+	return t.choosing(ctx, w.New, func(next T) (T, error) { return t.exchange(ctx, w, next) })
+}
+
+// exchange stores an object that passed all rules in place of the old one of a write, unless they are equal.
+func (t *Table[T]) exchange(ctx context.Context, w *Write[T], next T) (T, error) {
+	var zero T
+	old := w.Old
 	if proto.Equal(old, next) {
 		return old, nil
+	}
+	if m := next.GetMetadata(); m.GetGeneration() == old.GetMetadata().GetGeneration() && !sameField(old, next, "spec") {
+		m.Generation++ // what was chosen is the only difference
 	}
 	if w.DryRun {
 		return next, t.freeClaims(ctx, old, next)

@@ -5,6 +5,7 @@ package kinds
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -83,6 +85,8 @@ type Config struct {
 	Policy *identity.Policy
 	// Creating completes pods that are about to be stored; see resource.Config. It may be nil.
 	Creating func(pods []*schedulingv1.Pod) *resource.Creation[*schedulingv1.Pod]
+	// ServiceRange is where services get their addresses; the zero prefix means that of the first cluster of a host.
+	ServiceRange netip.Prefix
 	// MaxDisks is how many disks of a kind a node can have attached; 0 if the operator does not say.
 	MaxDisks int
 	// Webhooks calls custom admission controllers; if it is nil, none can be configured.
@@ -100,6 +104,9 @@ type Config struct {
 func New(cfg Config) *Tables {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if !cfg.ServiceRange.IsValid() {
+		cfg.ServiceRange = loopback.ServiceRange(1)
 	}
 	t := &Tables{cfg: cfg}
 	t.Namespaces = reviewed(t, resource.Config[*schedulingv1.Namespace]{
@@ -156,7 +163,7 @@ func New(cfg Config) *Tables {
 			unmanaged: unmanagedIn[*schedulingv1.Pod],
 		},
 	})
-	t.Services = reviewed(t, resource.Config[*schedulingv1.Service]{Default: defaultService, Validate: validateService})
+	t.Services = reviewed(t, t.services())
 	t.Budgets = reviewed(t, resource.Config[*schedulingv1.PodDisruptionBudget]{Validate: validateBudget})
 	t.PriorityClasses = reviewed(t, resource.Config[*schedulingv1.PriorityClass]{
 		Default: defaultPriorityClass, ValidateUpdate: validatePriorityClassUpdate, Admit: t.admitPriorityClass,

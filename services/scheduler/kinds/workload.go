@@ -190,46 +190,6 @@ func validateDaemonSetUpdate(old, d *schedulingv1.DaemonSet) []object.Fault {
 	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
 }
 
-func defaultService(s *schedulingv1.Service) {
-	if s.Spec == nil {
-		s.Spec = &schedulingv1.ServiceSpec{}
-	}
-	orElse(&s.Spec.Type, "ClusterIP")
-	orElse(&s.Spec.SessionAffinity, "None")
-	for _, p := range s.Spec.GetPorts() {
-		orElse(&p.Protocol, "TCP")
-		valueOr(&p.TargetPort, structpb.NewNumberValue(float64(p.GetPort())))
-	}
-}
-
-func validateService(s *schedulingv1.Service) []object.Fault {
-	bad := labelPairFaults("spec.selector", s.GetSpec().GetSelector())
-	ports := s.GetSpec().GetPorts()
-	if len(ports) == 0 && s.GetSpec().GetType() != "ExternalName" && s.GetSpec().GetClusterIp() != "None" {
-		bad = append(bad, object.Fault{Path: "spec.ports", Description: "must have at least one"})
-	}
-	type number struct {
-		port     int32
-		protocol string
-	}
-	names, numbers := map[string]bool{}, map[number]bool{}
-	for i, p := range ports {
-		at := fmt.Sprintf("spec.ports[%d]", i)
-		if len(ports) > 1 || p.GetName() != "" {
-			bad = append(bad, labelFaults(at+".name", p.GetName())...)
-		}
-		if p.GetName() != "" && names[p.GetName()] {
-			bad = append(bad, object.Fault{Path: at + ".name", Description: fmt.Sprintf("%q is there twice", p.GetName())})
-		}
-		if n := (number{p.GetPort(), p.GetProtocol()}); numbers[n] {
-			bad = append(bad, object.Fault{Path: at + ".port", Description: fmt.Sprintf("%d/%s is there twice", n.port,
-				n.protocol)})
-		}
-		names[p.GetName()], numbers[number{p.GetPort(), p.GetProtocol()}] = true, true
-	}
-	return bad
-}
-
 func validateBudget(b *schedulingv1.PodDisruptionBudget) []object.Fault {
 	s := b.GetSpec()
 	_, bad := placement.ParsePodSelector(s.GetSelector(), "spec.selector")

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
+	"github.com/windlass-dev/windlass/services/scheduler/traffic"
 	volume "github.com/windlass-dev/windlass/services/scheduler/volume/plan"
 )
 
@@ -35,6 +36,7 @@ type Config struct {
 	Nodes     Nodes
 	Policy    Policy
 	Relay     *relay.Relay
+	Traffic   *traffic.Tracker
 	Events    events.Sink
 	Workloads Workloads
 	Placer    Placer

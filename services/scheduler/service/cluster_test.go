@@ -12,6 +12,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -104,8 +105,8 @@ func (c *cluster) startScheduler() {
 	p := c.ground.Process(serve.Config{
 		Name: "scheduler", Dir: c.dir, TLSDir: c.tls, Policy: c.policy, Peers: map[string]string{nodeOwner: c.nodeOwner},
 	})
-	parts, err := build(p, c.etcd, "scheduler", outside{
-		webhooks: c.webhooks, files: files.Directory{Path: c.files},
+	parts, err := build(p, c.etcd, "scheduler", options{
+		webhooks: c.webhooks, files: files.Directory{Path: c.files}, services: loopback.ServiceRange(1),
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/pflag"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/webhook"
 
@@ -33,40 +35,59 @@ func parseMaxDisks(value string) (int, error) {
 	return n, nil
 }
 
-// outside is what an administrator allows the scheduler to reach beyond the cluster.
-type outside struct {
-	webhooks []string // addresses that custom admission controllers and extenders may have
-	files    files.Directory
+// errRange means that a range is not one of addresses that every machine of the host has.
+var errRange = errors.New("must be a range of 16 loopback addresses or more, as 127.224.0.0/20")
+
+// parseRange reads the range of the addresses of services.
+func parseRange(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8 || p.Bits() > 28 {
+		return netip.Prefix{}, errRange
+	}
+	return p.Masked(), nil
 }
 
-// parse returns the configuration, and what it allows.
-func parse(args []string, out io.Writer) (c serve.Config, allowed outside, err error) {
+// options are what the flags of this program alone say.
+type options struct {
+	webhooks []string // addresses that custom admission controllers and extenders may have
+	files    files.Directory
+	services netip.Prefix // addresses that services get
+}
+
+// parse returns the configuration that every service has, and the options of this one.
+func parse(args []string, out io.Writer) (c serve.Config, own options, err error) {
+	var services string
 	c.Name = "scheduler"
 	fs := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	fs.SetOutput(out)
 	c.Flags(fs)
 	c.RecordFlags(fs)
-	fs.StringArrayVar(&allowed.webhooks, "webhook-allow", nil,
+	fs.StringArrayVar(&own.webhooks, "webhook-allow", nil,
 		"https URL that admission webhooks and extenders of policies may have, with everything below its path; "+
 			"repeat for more (default none)")
-	fs.StringVar(&allowed.files.Path, "admission-config-dir", "",
+	fs.StringVar(&own.files.Path, "admission-config-dir", "",
 		"absolute path of the directory with the files that admission plugins name as their location (default none)")
+	fs.StringVar(&services, "service-range", loopback.ServiceRange(1).String(),
+		"range of loopback addresses of which each service gets its own")
 	if err := fs.Parse(args); err != nil {
-		return c, outside{}, err
+		return c, options{}, err
 	}
 	switch {
 	case fs.NArg() > 0:
-		return c, outside{}, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+		return c, options{}, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case c.Peers[nodeOwner] == "":
-		return c, outside{}, errors.New("--peer eviction-controller=host:port is required")
+		return c, options{}, errors.New("--peer eviction-controller=host:port is required")
 	}
-	if p := allowed.files.Path; p != "" && !filepath.IsAbs(p) {
-		return c, outside{}, fmt.Errorf("--admission-config-dir %q must be an absolute path", p)
+	if p := own.files.Path; p != "" && !filepath.IsAbs(p) {
+		return c, options{}, fmt.Errorf("--admission-config-dir %q must be an absolute path", p)
 	}
-	for _, u := range allowed.webhooks {
+	if own.services, err = parseRange(services); err != nil {
+		return c, options{}, fmt.Errorf("--service-range %q: %w", services, err)
+	}
+	for _, u := range own.webhooks {
 		if why := webhook.URLFault(u); why != "" {
-			return c, outside{}, fmt.Errorf("--webhook-allow %q %s", u, why)
+			return c, options{}, fmt.Errorf("--webhook-allow %q %s", u, why)
 		}
 	}
-	return c, allowed, nil
+	return c, own, nil
 }

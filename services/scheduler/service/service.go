@@ -29,13 +29,14 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/placement/extender"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 	"github.com/windlass-dev/windlass/services/scheduler/server"
+	"github.com/windlass-dev/windlass/services/scheduler/traffic"
 	volume "github.com/windlass-dev/windlass/services/scheduler/volume/controller"
 	workload "github.com/windlass-dev/windlass/services/scheduler/workload/controller"
 )
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
-	cfg, allowed, err := parse(args, stderr)
+	cfg, own, err := parse(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil
 	}
@@ -43,12 +44,12 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) {
-		return build(p, p.Etcd, cfg.Name, allowed)
+		return build(p, p.Etcd, cfg.Name, own)
 	})
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside) ([]serve.Part, error) {
+func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([]serve.Part, error) {
 	conn, err := p.Dial(nodeOwner)
 	if err != nil {
 		return nil, err
@@ -71,32 +72,35 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, allowed outside
 		Creating: func(pods []*schedulingv1.Pod) *resource.Creation[*schedulingv1.Pod] {
 			return placer.Creating(pods)
 		},
-		Webhooks:        &webhook.Caller{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log},
-		WebhooksAllowed: allowed.webhooks, AdmissionFiles: allowed.files,
-		Policy: p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
+		Webhooks:        &webhook.Caller{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
+		WebhooksAllowed: own.webhooks, AdmissionFiles: own.files,
+		ServiceRange: own.services,
+		Policy:       p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
 	})
 	control := workloads(tables, known, recorder, p)
 	placer = placement.NewScheduler(tables, known, recorder,
-		&extender.Asker{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log}, p.Log)
+		&extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log}, p.Log)
 	storage := volume.New(tables, known, placer, recorder, p.Log)
 	leading := []serve.Part{
 		placer.Lead,
 		workload.NewGarbage(tables, known, recorder, p.Log).Lead,
 		workload.NewLost(tables, known, recorder, p.Log).Lead,
+		workload.NewAddresses(tables, p.Log).Lead,
 		control.Lead, storage.Lead,
 		tables.Secrets.Reseal,
 		admission.NewSettings(tables, time.Now, p.Log).Lead,
 	}
+	connections := traffic.New(tables.Services, tables.Pods)
 	register(p, server.Config{
-		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control,
-		Placer: placer, Storage: storage,
+		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Traffic: connections, Events: recorder,
+		Workloads: control, Placer: placer, Storage: storage,
 		// Its own: users who ask for explanations do not use up the calls of placement.
-		Extenders: &extender.Asker{Allowed: allowed.webhooks, Now: time.Now, Log: p.Log},
+		Extenders: &extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log},
 		Signer:    accounttoken.NewSigner(p.Files()),
 		Now:       time.Now, Log: p.Log,
 	})
 	return []serve.Part{
-		known.Run, recorder.Run,
+		known.Run, recorder.Run, connections.Run,
 		serve.EnforceRoles(serve.Roles{
 			ClusterRoles: tables.ClusterRoles.Cache, Roles: tables.Roles.Cache,
 			ClusterRoleBindings: tables.ClusterRoleBindings.Cache, RoleBindings: tables.RoleBindings.Cache,
@@ -135,7 +139,7 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.Revisions, &schedulingv1.ControllerRevisionService_ServiceDesc, nil)
 	g.Add(t.Jobs, &schedulingv1.JobService_ServiceDesc, &server.Jobs{Config: cfg})
 	g.Add(t.CronJobs, &schedulingv1.CronJobService_ServiceDesc, &server.CronJobs{Config: cfg})
-	g.Add(t.Services, &schedulingv1.ServiceService_ServiceDesc, nil)
+	g.Add(t.Services, &schedulingv1.ServiceService_ServiceDesc, &server.Services{Config: cfg})
 	g.Add(t.Budgets, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, &server.Budgets{Config: cfg})
 	g.Add(t.PriorityClasses, &schedulingv1.PriorityClassService_ServiceDesc, nil)
 	g.Add(t.Volumes, &schedulingv1.PersistentVolumeService_ServiceDesc, nil)

@@ -51,7 +51,8 @@ func (c *Cluster) listen(program string, step int) string {
 // that a cluster that is removed and created again usually gets the same addresses.
 func freeSubnet(dir string) (string, error) {
 	taken := takenSubnets()
-	const low, high = 16, 240 // 127.0.0.x is everybody's; leave the ends alone
+	// 127.0.0.x is everybody's; from 224 on are the ranges of services and pods (kit/loopback).
+	const low, high = 16, 224
 	const size = (high - low) * 256
 	start := offsetOf(dir) % size
 	for i := range uint32(size) {
@@ -71,9 +72,9 @@ func offsetOf(dir string) uint32 {
 	return h.Sum32()
 }
 
-// EnsureNetwork gives the cluster a range for the addresses of its pods that no other cluster of this user has, also of
-// those that are down. A cluster in containers has none: its machines are not on the loopback network. If all are
-// taken it has none either, and its pods have the addresses of their machines.
+// EnsureNetwork gives the cluster ranges for the addresses of its pods and services that no other cluster of this user
+// has, also of those that are down. A cluster in containers has none: its machines are not on the loopback network. If
+// all are taken it has none either, and its pods have the addresses of their machines.
 func (c *Cluster) EnsureNetwork() {
 	if c.Containers || c.Network > 0 {
 		return

@@ -45,6 +45,12 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 	// Agents run on the same host and report once a second: silence means more here than over a network.
 	topology.EvictionController: func(*Cluster, string) []string { return []string{"--node-grace", "8s"} },
 	topology.UpdateOrchestrator: func(c *Cluster, _ string) []string { return c.releaseFlags() },
+	topology.Scheduler: func(c *Cluster, _ string) []string {
+		if c.Network == 0 {
+			return nil
+		}
+		return []string{"--service-range", loopback.ServiceRange(c.Network).String()}
+	},
 	topology.ProviderLocal: func(c *Cluster, executable string) []string {
 		flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 		if c.Containers {

@@ -36,6 +36,7 @@ func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
 	kind[*schedulingv1.Policy](t, srv, &schedulingv1.PolicyService_ServiceDesc, nil)
 	kind[*schedulingv1.ConfigMap](t, srv, &schedulingv1.ConfigMapService_ServiceDesc, nil)
 	kind[*schedulingv1.Secret](t, srv, &schedulingv1.SecretService_ServiceDesc, nil)
+	kind[*schedulingv1.Service](t, srv, &schedulingv1.ServiceService_ServiceDesc, services{})
 	kind[*schedulingv1.CronJob](t, srv, &schedulingv1.CronJobService_ServiceDesc,
 		schedulingv1.UnimplementedCronJobServiceServer{})
 	kind[*schedulingv1.Job](t, srv, &schedulingv1.JobService_ServiceDesc, schedulingv1.UnimplementedJobServiceServer{})
@@ -43,6 +44,87 @@ func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
 		schedulingv1.UnimplementedStatefulSetServiceServer{})
 	kind[*schedulingv1.DaemonSet](t, srv, &schedulingv1.DaemonSetService_ServiceDesc,
 		schedulingv1.UnimplementedDaemonSetServiceServer{})
+}
+
+// services knows the endpoints of the service "web".
+type services struct {
+	schedulingv1.UnimplementedServiceServiceServer
+}
+
+func (services) PlanServiceEndpoints(_ context.Context, r *schedulingv1.PlanServiceEndpointsRequest) (
+	*schedulingv1.ServiceEndpoints, error,
+) {
+	if r.GetNamespace() != "default" || cmp.Or(r.GetName(), r.GetService().GetMetadata().GetName()) != "web" {
+		return nil, rpcerr.NotFound("Service", r.GetName())
+	}
+	out := &schedulingv1.ServiceEndpoints{
+		Namespace: "default", Name: "web", ClusterIp: "127.224.0.7", Ports: []*schedulingv1.ServiceEndpointsPort{
+			{Name: "http", Protocol: "TCP", Port: 80}, {Name: "metrics", Protocol: "TCP", Port: 81},
+		},
+		Endpoints: []*schedulingv1.ServiceEndpoint{
+			{Pod: "web-1", Address: "127.240.0.1", Node: "one", Ports: []int32{8080, 0}, Serving: true},
+			{Pod: "web-2", Address: "127.240.0.2", Node: "two", Ports: []int32{8080, 9090}, Why: "it is not ready"},
+		},
+	}
+	if len(r.GetPods().GetItems()) > 0 { // those of a file
+		out.Endpoints = out.GetEndpoints()[:len(r.GetPods().GetItems())]
+	}
+	return out, nil
+}
+
+// endpointRows are what the command line shows of services.
+var endpointRows = []string{
+	"  POD     ADDRESS       PORTS             NODE   SERVES\n",
+	"  web-1   127.240.0.1   8080,no metrics   one    yes\n",
+	"  web-2   127.240.0.2   8080,9090         two    no: it is not ready\n",
+}
+
+const webService = `
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 127.224.0.7
+  selector: {app: web}
+  sessionAffinity: ClientIP
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: metrics, port: 81, targetPort: metrics}]
+`
+
+func TestDescribeShowsWhereTheConnectionsToAServiceAreLed(t *testing.T) {
+	w := newWorld(t)
+	if code, _, stderr := w.run(t, webService, "create", "-f", "-"); code != 0 {
+		t.Fatal(stderr)
+	}
+	code, out, stderr := w.run(t, "", "describe", "service", "web")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	wantLines(t, out, append([]string{
+		"Selector:           app=web\n", "Type:               ClusterIP\n", "IP:                 127.224.0.7\n",
+		"Ports:              http 80/TCP to 8080\n", "                    metrics 81/TCP to metrics\n",
+		"Session Affinity:   ClientIP for 60 seconds after the last connection\n", "Endpoints:\n",
+	}, endpointRows...)...)
+	if code, out, stderr = w.run(t, "", "get", "svc", "web"); code != 0 {
+		t.Fatal(stderr)
+	}
+	wantLines(t, out, "CLUSTER-IP", "127.224.0.7")
+}
+
+func TestPlanShowsWhereTheConnectionsToAServiceAreLed(t *testing.T) {
+	w := newWorld(t)
+	code, out, stderr := w.run(t, "", "plan", "service", "web")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	wantLines(t, out, append([]string{"IP: 127.224.0.7\n"}, endpointRows...)...)
+	const pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web-1}\n"
+	if code, out, stderr = w.run(t, webService+pod, "plan", "svc", "-f", "-"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if wantLines(t, out, endpointRows[1]); strings.Contains(out, "web-2") {
+		t.Errorf("the pods are not those of the file:\n%s", out)
+	}
 }
 
 // grace has the pod of a node stay for as long as is asked for.

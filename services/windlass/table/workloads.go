@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -219,6 +220,30 @@ func serviceCell(s *schedulingv1.Service, c *metav1.Column, now time.Time) strin
 		return OrNone(generic(s, c, now))
 	}
 	return generic(s, c, now)
+}
+
+// Endpoints returns a table of the pods of a service with their addresses, and why not all of them serve. Of a port
+// that a pod does not have there is its name, or its number.
+func Endpoints(e *schedulingv1.ServiceEndpoints) [][]string {
+	rows := [][]string{{"POD", "ADDRESS", "PORTS", "NODE", "SERVES"}}
+	for _, p := range e.GetEndpoints() {
+		var ports []string
+		for i, of := range e.GetPorts()[:min(len(e.GetPorts()), len(p.GetPorts()))] {
+			if port := p.GetPorts()[i]; port > 0 {
+				ports = append(ports, strconv.Itoa(int(port)))
+			} else {
+				ports = append(ports, "no "+cmp.Or(of.GetName(), strconv.Itoa(int(of.GetPort()))))
+			}
+		}
+		serves := "yes"
+		if !p.GetServing() {
+			serves = "no: " + p.GetWhy()
+		}
+		rows = append(rows, []string{
+			p.GetPod(), p.GetAddress(), OrNone(strings.Join(ports, ",")), OrNone(p.GetNode()), serves,
+		})
+	}
+	return rows
 }
 
 func budgetCell(b *schedulingv1.PodDisruptionBudget, c *metav1.Column, now time.Time) string {

@@ -191,6 +191,8 @@ func sections(o object.Object) func(*describer) {
 		return (*describer).configMap
 	case secret:
 		return (*describer).secret
+	case service:
+		return (*describer).service
 	case clusterVersionObject:
 		return (*describer).clusterVersion
 	}

@@ -40,6 +40,7 @@ a file, which do not have to exist.`,
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
   windlass plan hooktasks a
   windlass plan deployment hello --replicas=5
+  windlass plan service hello
   windlass plan quorum
   windlass plan maintenance
   windlass plan instances

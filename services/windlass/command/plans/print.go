@@ -220,3 +220,16 @@ func (p *planText) node(r *nodev1.PlanNodeResponse) {
 		p.printf("\nEvaluated again in %s.\n", max(0, time.Until(w.AsTime())).Round(time.Second))
 	}
 }
+
+func (p *planText) service(e *schedulingv1.ServiceEndpoints) {
+	if e.GetExternalName() != "" {
+		p.printf("External name: %s\n", e.GetExternalName())
+		return
+	}
+	p.printf("IP: %s\n", table.OrNone(e.GetClusterIp()))
+	if len(e.GetEndpoints()) == 0 {
+		p.printf("It has no endpoints.\n")
+		return
+	}
+	p.table(table.Endpoints(e))
+}

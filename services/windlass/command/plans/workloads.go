@@ -150,7 +150,7 @@ func newWorkloads(e *session.Env) []*cobra.Command {
 						Namespace: q.namespace, Name: q.name, PersistentVolumeClaim: claim, Storage: q.storage(), Pods: q.pods(),
 					})
 			}),
-		newBudget(e),
+		newBudget(e), newService(e),
 	}
 }
 
@@ -232,6 +232,38 @@ func newBudget(e *session.Env) *cobra.Command {
 					s.GetDesiredHealthy(), s.GetDisruptionsAllowed())
 				p.conditions(conditionRows(s.GetConditions()))
 			})
+		})
+	cmd.ValidArgsFunction = target.CompleteNames(e, t.GetSingular())
+	cmd.Aliases = append([]string{t.GetPlural()}, t.GetShortNames()...)
+	return cmd
+}
+
+func newService(e *session.Env) *cobra.Command {
+	f := &flags{}
+	t := typeOf[*schedulingv1.Service]()
+	cmd := command(e, t.GetSingular()+" (NAME | -f FILE)",
+		"Show which pods the connections to a service are led to, and why not to others", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			req := &schedulingv1.PlanServiceEndpointsRequest{Namespace: e.NamespaceOf(client.Kind{ResourceType: t})}
+			var err error
+			if req.Name, err = f.name(args, ""); err != nil {
+				return err
+			}
+			if len(f.Names) > 0 {
+				g, err := readGiven(e, f, t.GetKind(), "Pod")
+				if err != nil {
+					return err
+				}
+				if req.Service, err = one[*schedulingv1.Service](g); err != nil {
+					return err
+				}
+				req.Pods = workloadQuestion{given: g}.pods()
+			}
+			resp, err := schedulingv1.NewServiceServiceClient(c.Conn()).PlanServiceEndpoints(ctx, req)
+			if err != nil {
+				return err
+			}
+			return answer(e, f, resp, func(p *planText) { p.service(resp) })
 		})
 	cmd.ValidArgsFunction = target.CompleteNames(e, t.GetSingular())
 	cmd.Aliases = append([]string{t.GetPlural()}, t.GetShortNames()...)
