@@ -2,13 +2,15 @@ package loopback
 
 import "net/netip"
 
-// dnsHost is the last number of the address of the server of names in a range of services. Source: the address that
+// dnsOffset is how far the server of names is from the beginning of a range of services. Source: the address that
 // Kubernetes' installers choose.
-const dnsHost = 10
+const dnsOffset = 10
 
 // DNS returns where the names of the services of a range are answered. No service gets that address.
 func DNS(services netip.Prefix) netip.Addr {
-	a := services.Masked().Addr().As4()
-	a[3] = dnsHost
-	return netip.AddrFrom4(a)
+	a := services.Masked().Addr()
+	for range dnsOffset {
+		a = a.Next()
+	}
+	return a
 }

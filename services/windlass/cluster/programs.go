@@ -57,7 +57,8 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 			flags = append(flags, "--interface", "eth0", "--first-host", firstMachine) // those below are the containers' own
 		}
 		if c.Network > 0 {
-			flags = append(flags, "--pod-range", loopback.PodRange(c.Network).String())
+			flags = append(flags, "--pod-range", loopback.PodRange(c.Network).String(), "--cluster-dns",
+				loopback.DNS(loopback.ServiceRange(c.Network)).String())
 		}
 		if users := c.PodUsers(); users.Count > 0 {
 			flags = append(flags, "--pods-dir", c.podsDir(), "--pod-users", users.String())
