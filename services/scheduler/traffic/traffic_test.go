@@ -136,6 +136,9 @@ func TestAStreamBeginsWithAllServicesAndThenHasTheChanges(t *testing.T) {
 		busy.Status.Message = proto.String("busy")
 		step(w, w.pods, busy, false)
 		synctest.Wait()
+		if changed, removed := s.take(); len(changed)+len(removed) > 0 {
+			t.Errorf("a change of no endpoint: changed are %q, removed %q", say(changed), removed)
+		}
 		step(w, w.pods, podOf("default", "p", "True", map[string]string{"app": "other"}), false)
 		synctest.Wait()
 		next([]string{"a: q true"})
@@ -145,6 +148,13 @@ func TestAStreamBeginsWithAllServicesAndThenHasTheChanges(t *testing.T) {
 		next([]string{"b: other true p true"})
 		step(w, w.services, serviceOf("default", "a", web), true)
 		next(nil, "default/a")
+		step(w, w.services, serviceOf("default", "b", web), true)
+		next(nil, "default/b")
+		step(w, w.pods, podOf("default", "p", "False", map[string]string{"app": "other"}), false)
+		synctest.Wait()
+		if changed, removed := s.take(); len(changed)+len(removed) > 0 {
+			t.Errorf("a pod of a service that is gone: changed are %q, removed %q", say(changed), removed)
+		}
 	})
 }
 
