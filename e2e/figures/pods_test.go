@@ -2,6 +2,9 @@ package figures
 
 import (
 	"fmt"
+	"net"
+	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 func TestPods(t *testing.T) {
@@ -50,11 +54,68 @@ func TestPods(t *testing.T) {
 	after.print()
 }
 
+// TestService measures how soon a service leads to a pod that became ready, and no more to one that is deleted.
+func TestService(t *testing.T) {
+	n := 5 * rounds(t)
+	c := harness.Up(t)
+	c.Settle(time.Minute)
+	withoutWorkloads(t, c)
+	svc, err := schedulingv1.NewServiceServiceClient(c.Conn()).CreateService(t.Context(), &schedulingv1.CreateServiceRequest{
+		Service: &schedulingv1.Service{
+			Metadata: &metav1.ObjectMeta{Name: "figure", Namespace: "default"},
+			Spec: &schedulingv1.ServiceSpec{
+				Selector: map[string]string{"app": "figure"},
+				Ports:    []*schedulingv1.ServicePort{{Port: 80, TargetPort: structpb.NewNumberValue(8080)}},
+			},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort(svc.GetSpec().GetClusterIp(), "80")
+	pods := watchPods(t, c)
+	leads := figure{what: "service: its pod's Ready condition seen by a watcher → a connection to the service is led to it", unit: "ms"}
+	for i := range n {
+		name := fmt.Sprintf("figure-%d", i)
+		createPod(t, c, name)
+		ready := pods.until(t, name, func(p *schedulingv1.Pod) bool {
+			return slices.ContainsFunc(p.GetStatus().GetConditions(), func(c *schedulingv1.PodCondition) bool {
+				return c.GetType() == "Ready" && c.GetStatus() == "True"
+			})
+		})
+		for !answers(address) {
+			if time.Since(ready) > time.Minute {
+				t.Fatalf("%s does not lead to %s", address, name)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		leads.addTime(max(0, time.Since(ready)))
+		if _, err := schedulingv1.NewPodServiceClient(c.Conn()).DeletePod(t.Context(), &schedulingv1.DeletePodRequest{
+			Namespace: "default", Name: name,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		pods.until(t, name, func(p *schedulingv1.Pod) bool { return p == nil })
+	}
+	leads.print()
+}
+
+// answers reports whether an address answers a request over a connection of its own.
+func answers(address string) bool {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get("http://" + address)
+	if err != nil {
+		return false
+	}
+	r.Body.Close()
+	return r.StatusCode == http.StatusOK
+}
+
 func createPod(t *testing.T, c *harness.Cluster, name string) {
 	t.Helper()
 	_, err := schedulingv1.NewPodServiceClient(c.Conn()).CreatePod(t.Context(), &schedulingv1.CreatePodRequest{
 		Pod: &schedulingv1.Pod{
-			Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default"},
+			Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "figure"}},
 			Spec: &schedulingv1.PodSpec{
 				TerminationGracePeriodSeconds: proto.Int32(2),
 				Containers:                    []*schedulingv1.Container{{Name: "hello", Image: "docker.io/ocpqe/hello-pod"}},
