@@ -67,7 +67,7 @@ func (s Services) Resolve(q dns.Question) (a Answer, ours bool) {
 	return a, true
 }
 
-// found is what a name stands for.
+// found is what there is of a name.
 type found struct {
 	exists    bool
 	addresses []netip.Addr
@@ -76,7 +76,7 @@ type found struct {
 	alias     string
 }
 
-// find returns what a canonical name stands for; as is how the question has it.
+// find returns what there is of a canonical name; as is how the question has it.
 func (s Services) find(as, name string) found {
 	below, ok := strings.CutSuffix(name, "."+services)
 	if !ok { // the domain itself, "svc", or something that is not there

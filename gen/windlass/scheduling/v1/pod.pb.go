@@ -177,7 +177,7 @@ type PodSpec struct {
 	TerminationGracePeriodSeconds *int32 `protobuf:"varint,4,opt,name=termination_grace_period_seconds,json=terminationGracePeriodSeconds,proto3,oneof" json:"termination_grace_period_seconds,omitempty"`
 	// Seconds after which the pod is terminated and fails.
 	ActiveDeadlineSeconds *int32 `protobuf:"varint,5,opt,name=active_deadline_seconds,json=activeDeadlineSeconds,proto3,oneof" json:"active_deadline_seconds,omitempty"`
-	// ClusterFirst, Default, ClusterFirstWithHostNet or None; stored but not used.
+	// How names are resolved: ClusterFirst (the default), Default, ClusterFirstWithHostNet or None.
 	DnsPolicy string `protobuf:"bytes,6,opt,name=dns_policy,json=dnsPolicy,proto3" json:"dns_policy,omitempty"`
 	// Labels that the node must have.
 	NodeSelector map[string]string `protobuf:"bytes,7,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -218,13 +218,13 @@ type PodSpec struct {
 	PriorityClassName string `protobuf:"bytes,24,opt,name=priority_class_name,json=priorityClassName,proto3" json:"priority_class_name,omitempty"`
 	// Output only. Priority of the pod's class, 0 without one; pods with a higher priority are placed first.
 	Priority *int32 `protobuf:"varint,25,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// Settings of the DNS resolver; stored but not used.
+	// Settings of the DNS resolver, beside those of dnsPolicy: nameservers, searches and options.
 	DnsConfig *structpb.Struct `protobuf:"bytes,26,opt,name=dns_config,json=dnsConfig,proto3" json:"dns_config,omitempty"`
 	// Conditions of the pod that must be True for it to be Ready: conditionType.
 	ReadinessGates []*structpb.Struct `protobuf:"bytes,27,rep,name=readiness_gates,json=readinessGates,proto3" json:"readiness_gates,omitempty"`
 	// Runtime class; stored but not used.
 	RuntimeClassName *string `protobuf:"bytes,28,opt,name=runtime_class_name,json=runtimeClassName,proto3,oneof" json:"runtime_class_name,omitempty"`
-	// Whether services appear in the environment; stored but not used.
+	// Whether the services of the namespace appear in the environment; default true.
 	EnableServiceLinks *bool `protobuf:"varint,29,opt,name=enable_service_links,json=enableServiceLinks,proto3,oneof" json:"enable_service_links,omitempty"`
 	// Output only. The preemptionPolicy of the pod's class: Never or PreemptLowerPriority.
 	PreemptionPolicy *string `protobuf:"bytes,30,opt,name=preemption_policy,json=preemptionPolicy,proto3,oneof" json:"preemption_policy,omitempty"`

@@ -128,7 +128,7 @@ type ServiceSpec struct {
 	// None (the default), or ClientIP: connections from one address are led to the same pod, while it is ready, until there
 	// were none for sessionAffinityConfig's time.
 	SessionAffinity string `protobuf:"bytes,7,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
-	// Host name that the service stands for, if its type is ExternalName.
+	// The host name that the service is another name of, if its type is ExternalName.
 	ExternalName string `protobuf:"bytes,8,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
 	// True to treat pods that are not ready as if they were.
 	PublishNotReadyAddresses *bool `protobuf:"varint,9,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3,oneof" json:"publish_not_ready_addresses,omitempty"`
@@ -523,7 +523,7 @@ type ServiceEndpoints struct {
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Address of the service; "None" or empty if it has none.
 	ClusterIp string `protobuf:"bytes,4,opt,name=cluster_ip,json=clusterIP,proto3" json:"cluster_ip,omitempty"`
-	// Host name that the service stands for; empty unless its type is ExternalName.
+	// The host name that the service is another name of; empty unless its type is ExternalName.
 	ExternalName string `protobuf:"bytes,5,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
 	// How long a client is led to the same pod, in seconds; 0 if it may be another one each time.
 	AffinitySeconds int32 `protobuf:"varint,6,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -90,7 +91,9 @@ func Endpoint(s *schedulingv1.Service, pod *schedulingv1.Pod) *schedulingv1.Serv
 	for _, p := range s.GetSpec().GetPorts() {
 		out.Ports = append(out.Ports, targetPort(p, pod))
 	}
-	out.Why = whyNotServing(s, pod)
+	if out.Why = whyNotServing(s, pod); out.GetWhy() == "" {
+		out.Why = whyNoPort(s, out.GetPorts())
+	}
 	out.Serving = out.GetWhy() == ""
 	return out
 }
@@ -108,6 +111,14 @@ func whyNotServing(s *schedulingv1.Service, pod *schedulingv1.Pod) string {
 		return "it is not ready: " + ready.GetMessage()
 	}
 	return "it is not ready"
+}
+
+// whyNoPort returns why no port of a service leads to a pod; empty if one does, or if the service has none.
+func whyNoPort(s *schedulingv1.Service, of []int32) string {
+	if len(of) == 0 || slices.ContainsFunc(of, func(port int32) bool { return port > 0 }) {
+		return ""
+	}
+	return fmt.Sprintf("it has no port named %q", s.GetSpec().GetPorts()[0].GetTargetPort().GetStringValue())
 }
 
 // targetPort returns the port of a pod that a port of a service leads to; 0 if the pod does not have it.

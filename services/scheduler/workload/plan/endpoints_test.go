@@ -125,6 +125,15 @@ func TestWhereTheConnectionsToAServiceAreLed(t *testing.T) {
 			[]*schedulingv1.Pod{endpointPod("a", notReady("")), endpointPod("b", notReady(""), goingAway)},
 			of(ports, serving("a", 8080), not("b", "it is being deleted")),
 		},
+		"a pod without the named port serves nothing": {
+			webService(func(s *schedulingv1.ServiceSpec) { s.Ports[0].TargetPort = structpb.NewStringValue("web") }),
+			[]*schedulingv1.Pod{endpointPod("a")},
+			of(ports, func() *schedulingv1.ServiceEndpoint {
+				e := not("a", `it has no port named "web"`)
+				e.Ports = []int32{0}
+				return e
+			}()),
+		},
 		"a named port is that of each pod, of the same protocol": {
 			webService(named), []*schedulingv1.Pod{
 				endpointPod("a", containerPorts(&schedulingv1.ContainerPort{Name: "web", ContainerPort: 8080},
