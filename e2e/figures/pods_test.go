@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,11 +77,7 @@ func TestService(t *testing.T) {
 	for i := range n {
 		name := fmt.Sprintf("figure-%d", i)
 		createPod(t, c, name)
-		ready := pods.until(t, name, func(p *schedulingv1.Pod) bool {
-			return slices.ContainsFunc(p.GetStatus().GetConditions(), func(c *schedulingv1.PodCondition) bool {
-				return c.GetType() == "Ready" && c.GetStatus() == "True"
-			})
-		})
+		ready := pods.until(t, name, readyPod)
 		for !answers(address) {
 			if time.Since(ready) > time.Minute {
 				t.Fatalf("%s does not lead to %s", address, name)

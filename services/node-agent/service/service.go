@@ -86,7 +86,7 @@ func limitMemory() {
 		debug.SetGCPercent(50)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(32 << 20)
+		debug.SetMemoryLimit(48 << 20)
 	}
 }
 
