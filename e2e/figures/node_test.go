@@ -53,7 +53,10 @@ func TestFullNode(t *testing.T) {
 	})
 	memory := figure{what: "agent of a node with 110 pods: memory (proportional set size)", unit: "MB"}
 	cpu := figure{what: "the same: part of one core while nothing happens", unit: "%"}
-	taken := figure{what: "the same: killed → all pods taken over (one of them runs a command), none restarted", unit: "ms"}
+	taken := figure{
+		what: "the same: killed → all pods taken over (one of them runs a command), none restarted",
+		unit: "ms",
+	}
 	before := restartsOf(ofNode(t, c, worker))
 	pod := ofNode(t, c, worker)
 	i := slices.IndexFunc(pod, func(p *schedulingv1.Pod) bool { return p.GetMetadata().GetLabels()["app"] == "crowd" })

@@ -59,21 +59,24 @@ func TestService(t *testing.T) {
 	c := harness.Up(t)
 	c.Settle(time.Minute)
 	withoutWorkloads(t, c)
-	svc, err := schedulingv1.NewServiceServiceClient(c.Conn()).CreateService(t.Context(), &schedulingv1.CreateServiceRequest{
-		Service: &schedulingv1.Service{
-			Metadata: &metav1.ObjectMeta{Name: "figure", Namespace: "default"},
-			Spec: &schedulingv1.ServiceSpec{
-				Selector: map[string]string{"app": "figure"},
-				Ports:    []*schedulingv1.ServicePort{{Port: 80, TargetPort: structpb.NewNumberValue(8080)}},
+	svc, err := schedulingv1.NewServiceServiceClient(c.Conn()).CreateService(t.Context(),
+		&schedulingv1.CreateServiceRequest{
+			Service: &schedulingv1.Service{
+				Metadata: &metav1.ObjectMeta{Name: "figure", Namespace: "default"},
+				Spec: &schedulingv1.ServiceSpec{
+					Selector: map[string]string{"app": "figure"},
+					Ports:    []*schedulingv1.ServicePort{{Port: 80, TargetPort: structpb.NewNumberValue(8080)}},
+				},
 			},
-		},
-	})
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort(svc.GetSpec().GetClusterIp(), "80")
 	pods := watchPods(t, c)
-	leads := figure{what: "service: its pod's Ready condition seen by a watcher → a connection to the service is led to it", unit: "ms"}
+	leads := figure{
+		what: "service: its pod's Ready condition seen by a watcher → a connection to the service is led to it", unit: "ms",
+	}
 	for i := range n {
 		name := fmt.Sprintf("figure-%d", i)
 		createPod(t, c, name)

@@ -50,11 +50,13 @@ func (t *tour) leadTraffic(ctx context.Context) error {
 		return err
 	}
 	t.saw("%d calls of %s, %d without an answer", calls.made, calls.url, calls.failed)
-	if err := t.check(expect(calls.made > 0 && calls.failed == 0, "each call is answered", "%d of %d are not, the last: %v",
+	if err := t.check(expect(calls.made > 0 && calls.failed == 0, "each call is answered",
+		"%d of %d are not, the last: %v",
 		calls.failed, calls.made, calls.last)); err != nil {
 		return err
 	}
-	t.paragraph(`A service leads to the pods that are ready. The drained pod stopped being one of them before its process ended, so no call failed.`)
+	t.paragraph(
+		`A service leads to the pods that are ready. The drained pod stopped being one of them before its process ended, so no call failed.`)
 	return t.remove(ctx, "traffic.yaml")
 }
 

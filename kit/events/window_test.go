@@ -235,7 +235,7 @@ func TestABurstOfEventsIsStoredWhileOthersAreWritten(t *testing.T) {
 			Name: fmt.Sprint("m-", i), Namespace: "default", Uid: fmt.Sprint("u-", i),
 		}}, Normal, "Made", "made")
 	}
-	tick := time.NewTicker(5 * time.Millisecond) // whoever asked all the time would take the processor from the recorder
+	tick := time.NewTicker(5 * time.Millisecond) // asking all the time would take the processor from the recorder
 	defer tick.Stop()
 	for end := time.Now().Add(2 * time.Minute); len(r.table.All()) < n; <-tick.C {
 		if time.Now().After(end) {

@@ -177,7 +177,8 @@ func TestOnlyWhoAnswersForTheOwnerTouchesATask(t *testing.T) {
 		}
 	}
 	for method := range calls {
-		for deadline := time.Now().Add(2 * time.Minute); !c.inRefusals(method, "my-storage-controller"); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); !c.inRefusals(method, "my-storage-controller"); time.Sleep(
+			time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Errorf("the refusal of %s is not in the audit log", method)
 				break

@@ -151,7 +151,7 @@ func TestOtherNamesAreForwarded(t *testing.T) {
 	}
 }
 
-// A long answer over UDP says that it is cut off; the one over TCP is whole.
+// A long answer over UDP says that it is cut off; the one over TCP has all records.
 func TestLongAnswersAreCutOff(t *testing.T) {
 	svc := &schedulingv1.ServiceEndpoints{Namespace: "dev", Name: "many", ClusterIp: "None"}
 	for i := range 500 {

@@ -39,21 +39,40 @@ options ndots:5
 		shared bool // with the host
 		err    string
 	}{
-		"the default":                {spec: &schedulingv1.PodSpec{}, server: server, want: cluster},
-		"ClusterFirst":               {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst"}, server: server, want: cluster},
-		"in the network of the host": {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst", HostNetwork: new(true)}, server: server, want: hosts, shared: true},
-		"and yet the cluster's":      {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirstWithHostNet", HostNetwork: new(true)}, server: server, want: cluster},
-		"Default":                    {spec: &schedulingv1.PodSpec{DnsPolicy: "Default"}, server: server, want: hosts, shared: true},
-		"no server":                  {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst"}, want: hosts, shared: true},
-		"no server for what asks":    {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirstWithHostNet"}, err: "no server"},
-		"no server for a config":     {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst", DnsConfig: config(map[string]any{"searches": []any{"a"}})}, err: "no server"},
+		"the default":  {spec: &schedulingv1.PodSpec{}, server: server, want: cluster},
+		"ClusterFirst": {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst"}, server: server, want: cluster},
+		"in the network of the host": {
+			spec:   &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst", HostNetwork: new(true)},
+			server: server, want: hosts, shared: true,
+		},
+		"and yet the cluster's": {spec: &schedulingv1.PodSpec{
+			DnsPolicy:   "ClusterFirstWithHostNet",
+			HostNetwork: new(true),
+		}, server: server, want: cluster},
+		"Default": {
+			spec: &schedulingv1.PodSpec{DnsPolicy: "Default"}, server: server, want: hosts,
+			shared: true,
+		},
+		"no server":               {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst"}, want: hosts, shared: true},
+		"no server for what asks": {spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirstWithHostNet"}, err: "no server"},
+		"no server for a config": {
+			spec: &schedulingv1.PodSpec{DnsPolicy: "ClusterFirst", DnsConfig: config(map[string]any{"searches": []any{"a"}})},
+			err:  "no server",
+		},
 		"None without servers":       {spec: &schedulingv1.PodSpec{DnsPolicy: "None"}, err: "nameservers"},
 		"a policy that there is not": {spec: &schedulingv1.PodSpec{DnsPolicy: "Mine"}, err: `"Mine"`},
-		"a line break in a name":     {spec: &schedulingv1.PodSpec{DnsPolicy: "None", DnsConfig: config(map[string]any{"nameservers": []any{"1.1.1.1\noptions debug"}})}, err: "cannot be"},
-		"None with everything of ours": {spec: &schedulingv1.PodSpec{DnsPolicy: "None", DnsConfig: config(map[string]any{
-			"nameservers": []any{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, "searches": []any{"a.example"},
-			"options": []any{map[string]any{"name": "ndots", "value": "2"}, map[string]any{"name": "edns0"}},
-		})}, want: "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nsearch a.example\noptions ndots:2 edns0\n"},
+		"a line break in a name": {
+			spec: &schedulingv1.PodSpec{
+				DnsPolicy: "None", DnsConfig: config(map[string]any{"nameservers": []any{"1.1.1.1\noptions debug"}}),
+			}, err: "cannot be",
+		},
+		"None with everything of ours": {
+			spec: &schedulingv1.PodSpec{DnsPolicy: "None", DnsConfig: config(map[string]any{
+				"nameservers": []any{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, "searches": []any{"a.example"},
+				"options": []any{map[string]any{"name": "ndots", "value": "2"}, map[string]any{"name": "edns0"}},
+			})},
+			want: "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nsearch a.example\noptions ndots:2 edns0\n",
+		},
 		"added to the cluster's": {spec: &schedulingv1.PodSpec{DnsConfig: config(map[string]any{
 			"nameservers": []any{"192.0.2.1"}, "searches": []any{"example.org", "b.example"},
 			"options": []any{map[string]any{"name": "ndots", "value": "2"}},

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,8 +52,8 @@ func addServiceVariables(values map[string]string, s *schedulingv1.ServiceEndpoi
 		if protocol == "" {
 			protocol = "TCP"
 		}
-		url := strings.ToLower(protocol) + "://" + net.JoinHostPort(ip, number)
-		if i == 0 { // the names from before services had several ports
+		url := strings.ToLower(protocol) + "://" + ip + ":" + number // an IPv4 address
+		if i == 0 {                                                  // the names from before services had several ports
 			values[prefix+"_SERVICE_PORT"], values[prefix+"_PORT"] = number, url
 		}
 		if p.GetName() != "" {

@@ -28,7 +28,8 @@ func TestAPodResolvesNamesByItsOwnFile(t *testing.T) {
 	c.await("a", "is ready", ready)
 	eventually(t, "the container sees it", func() bool {
 		got := c.log("a", &schedulingv1.GetPodLogRequest{})
-		return strings.HasPrefix(got, first) && strings.Contains(got, "search default.svc.cluster.local svc.cluster.local ") &&
+		return strings.HasPrefix(got, first) &&
+			strings.Contains(got, "search default.svc.cluster.local svc.cluster.local ") &&
 			strings.Contains(got, "options ndots:5\n")
 	})
 	stop()

@@ -21,7 +21,9 @@ func TestContainersGetTheVariablesOfServices(t *testing.T) {
 			return nil, false
 		}
 		return []*schedulingv1.ServiceEndpoints{
-			{Namespace: "default", Name: "web", ClusterIp: "127.224.0.11", Ports: []*schedulingv1.ServiceEndpointsPort{{Port: 80}}},
+			{Namespace: "default", Name: "web", ClusterIp: "127.224.0.11", Ports: []*schedulingv1.ServiceEndpointsPort{
+				{Port: 80},
+			}},
 			{Namespace: "default", Name: "windlass-volume", ClusterIp: "127.224.0.12"},
 		}, true
 	}

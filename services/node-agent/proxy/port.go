@@ -127,9 +127,9 @@ func endPorts(list []*port) {
 
 // run listens until ctx ends. What cannot be bound is tried again: another process may have the port for a while.
 //
-// It first listens once a pod serves. Pods share the network of the host, and one that listens on all addresses could not
-// start if the service had its port before it. If the pod has the port, connections to the service's address reach the
-// pod without this process.
+// It first listens once a pod serves. Pods share the network of the host, and one that listens on all addresses could
+// not start if the service had its port before it. If the pod has the port, connections to the service's address reach
+// the pod without this process.
 func (o *port) run(ctx context.Context) {
 	if err := o.check(); err != nil {
 		o.listens(ctx, err)

@@ -165,7 +165,9 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		Elected: func(ctx context.Context) error { return i.answerNames(ctx, services) },
 	})
 	var a *agent.Agent
-	if i.pods, err = i.newPods(node, status, store, conn, services, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
+	if i.pods, err = i.newPods(node, status, store, conn, services, func(ctx context.Context, fresh bool) (*nodev1.Node,
+		error,
+	) {
 		return a.Node(ctx, fresh)
 	}); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -125,7 +126,7 @@ func TestAServiceThatCannotBeIsRefusedWithItsField(t *testing.T) {
 		"outside of the range": {"spec.clusterIP", address("127.224.0.16")},
 		"the first address":    {"spec.clusterIP", address("127.224.0.0")},
 		"the last address":     {"spec.clusterIP", address("127.224.0.15")},
-		"the address of DNS":   {"spec.clusterIP", address("127.224.0.10")},
+		"the address of DNS":   {"spec.clusterIP", address(loopback.DNS(netip.MustParsePrefix("127.224.0.0/28")).String())},
 		"a free address":       {"", address("127.224.0.9")},
 		"another second address": {"spec.clusterIPs[0]", func(s *schedulingv1.ServiceSpec) {
 			s.ClusterIp, s.ClusterIps = "None", []string{"127.224.0.5"}

@@ -17,14 +17,31 @@ func TestNamesOfAResolverAreChecked(t *testing.T) {
 	}{
 		"the usual": {spec: `{"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"], "searches": ["a.example", "b."],
 			"options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}}`},
-		"another policy":          {`{"dnsPolicy": "First"}`, []string{"spec.dnsPolicy"}},
-		"None without servers":    {`{"dnsPolicy": "None"}`, []string{"spec.dnsConfig.nameservers"}},
-		"a name for a server":     {`{"dnsConfig": {"nameservers": ["ns.example"]}}`, []string{"spec.dnsConfig.nameservers[0]"}},
-		"a number for a server":   {`{"dnsConfig": {"nameservers": [1]}}`, []string{"spec.dnsConfig.nameservers[0]", "spec.dnsConfig.nameservers[0]"}},
-		"no list":                 {`{"dnsConfig": {"nameservers": "192.0.2.1", "searches": "a", "options": "b"}}`, []string{"spec.dnsConfig.nameservers", "spec.dnsConfig.searches", "spec.dnsConfig.options"}},
-		"four servers":            {`{"dnsConfig": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}}`, []string{"spec.dnsConfig.nameservers"}},
-		"a line break in a name":  {`{"dnsConfig": {"searches": ["a\noptions debug"]}}`, []string{"spec.dnsConfig.searches[0]"}},
-		"a line break in options": {`{"dnsConfig": {"options": [{"name": "a\nb"}, {"name": "b", "value": "1 2"}, {"value": "1"}, {"name": "c", "value": 2}]}}`, []string{"spec.dnsConfig.options[0].name", "spec.dnsConfig.options[1].value", "spec.dnsConfig.options[2].name", "spec.dnsConfig.options[3].value"}},
+		"another policy":       {`{"dnsPolicy": "First"}`, []string{"spec.dnsPolicy"}},
+		"None without servers": {`{"dnsPolicy": "None"}`, []string{"spec.dnsConfig.nameservers"}},
+		"a name for a server": {
+			`{"dnsConfig": {"nameservers": ["ns.example"]}}`,
+			[]string{"spec.dnsConfig.nameservers[0]"},
+		},
+		"a number for a server": {`{"dnsConfig": {"nameservers": [1]}}`, []string{
+			"spec.dnsConfig.nameservers[0]",
+			"spec.dnsConfig.nameservers[0]",
+		}},
+		"no list": {
+			`{"dnsConfig": {"nameservers": "192.0.2.1", "searches": "a", "options": "b"}}`,
+			[]string{"spec.dnsConfig.nameservers", "spec.dnsConfig.searches", "spec.dnsConfig.options"},
+		},
+		"four servers": {
+			`{"dnsConfig": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}}`,
+			[]string{"spec.dnsConfig.nameservers"},
+		},
+		"a line break in a name": {
+			`{"dnsConfig": {"searches": ["a\noptions debug"]}}`,
+			[]string{"spec.dnsConfig.searches[0]"},
+		},
+		"a line break in options": {
+			`{"dnsConfig": {"options": [{"name": "a\nb"}, {"name": "b", "value": "1 2"}, {"value": "1"}, {"name": "c", "value": 2}]}}`, []string{"spec.dnsConfig.options[0].name", "spec.dnsConfig.options[1].value", "spec.dnsConfig.options[2].name", "spec.dnsConfig.options[3].value"},
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			spec := &schedulingv1.PodSpec{}

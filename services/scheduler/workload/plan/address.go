@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/loopback"
 )
 
 const (
@@ -14,6 +13,9 @@ const (
 	// ExternalName is the type of a service that is another name of a host.
 	ExternalName = "ExternalName"
 )
+
+// dnsOffset is how far the address of the DNS server is from the beginning of a range: that of kit/loopback.DNS.
+const dnsOffset = 10
 
 // HasAddress reports whether services of a type have an address, unless they are headless.
 func HasAddress(s *schedulingv1.Service) bool { return s.GetSpec().GetType() != ExternalName }
@@ -58,7 +60,7 @@ func addressAt(r netip.Prefix, n uint32) netip.Addr {
 // reserved reports whether no service may have an address of a range: the first and the last, which are those of a
 // network and its broadcast elsewhere, and that of the DNS server.
 func reserved(r netip.Prefix, a netip.Addr) bool {
-	return a == r.Masked().Addr() || !r.Contains(a.Next()) || a == loopback.DNS(r)
+	return a == r.Masked().Addr() || !r.Contains(a.Next()) || a == addressAt(r, dnsOffset)
 }
 
 // AddressFault returns why a service cannot have an address that it asks for; empty if it can, unless another service
