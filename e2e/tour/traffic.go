@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ func (t *tour) leadTraffic(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	calls := newCalls("http://" + svc.GetSpec().GetClusterIp())
+	calls := newCalls("http://" + net.JoinHostPort(svc.GetSpec().GetClusterIp(), "8088"))
 	if err := within(ctx, placed, "an answer of "+calls.url, func(ctx context.Context) (bool, string, error) {
 		err := calls.once(ctx)
 		return err == nil, fmt.Sprint(err), nil

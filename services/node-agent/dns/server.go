@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -16,15 +17,18 @@ const (
 	forwards        = 256             // questions under way to other servers
 	forwardPatience = 2 * time.Second // for one server
 	aliases         = 8               // external names of services that lead to each other
-	datagram        = 1232            // bytes of an answer over UDP that no network cuts; source: DNS Flag Day 2020
+	connections     = 128             // over TCP
+	tries           = 20
+	pause           = 100 * time.Millisecond
+	datagram        = 1232 // bytes of an answer over UDP that no network cuts; source: DNS Flag Day 2020
 )
 
 // Config is what a server answers from.
 type Config struct {
 	// Address is where it listens, over UDP and TCP.
 	Address string
-	// Services returns the services as of now; nil as long as they are not known.
-	Services func() Services
+	// Services returns the services as of now; nil as long as they are not known. all is false if there may be others.
+	Services func() (services Services, all bool)
 	// Others returns the servers for other names, as host:port, in the order in which they are asked. It is called for
 	// each question: the host may move to another network.
 	Others func() ([]string, error)
@@ -61,24 +65,54 @@ func Run(ctx context.Context, cfg Config) error {
 	group, running := errgroup.WithContext(ctx)
 	for _, s := range []*dns.Server{
 		{PacketConn: packets, Handler: h, UDPSize: datagram},
-		{Listener: streams, Handler: h, MaxTCPQueries: 128},
+		{Listener: patient{netutil.LimitListener(streams, connections)}, Handler: h, MaxTCPQueries: 128},
 	} {
-		ready := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(ready) }
 		group.Go(s.ActivateAndServe)
-		group.Go(func() error {
-			select { // one that has not begun cannot be shut down
-			case <-ready:
-			case <-running.Done():
-				return nil // it failed
-			}
-			<-running.Done()
-			return s.Shutdown()
-		})
 	}
+	// A server that has not begun yet cannot be shut down; without its socket it ends.
+	defer context.AfterFunc(running, func() {
+		_ = packets.Close()
+		_ = streams.Close()
+	})()
 	err = group.Wait()
 	if ctx.Err() != nil {
 		return nil
+	}
+	return err
+}
+
+// patient is a listener that waits where no connection can be taken for now, for example for lack of files.
+type patient struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l patient) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Free returns an error if a server that is no agent answers at an address, or if nobody may listen there.
+func Free(ctx context.Context, address string) error {
+	var err error
+	for range tries {
+		var conn net.PacketConn
+		if conn, err = new(net.ListenConfig).ListenPacket(ctx, "udp", address); err == nil {
+			return conn.Close()
+		}
+		client := &dns.Client{Timeout: time.Second}
+		m, _, asked := client.ExchangeContext(ctx, new(dns.Msg).SetQuestion(zone, dns.TypeSOA), address)
+		if asked == nil && m.Authoritative { // another agent of the host
+			return nil
+		}
+		select {
+		case <-time.After(pause): // another agent may try this now, too
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return err
 }
@@ -117,12 +151,12 @@ func (h *handler) answer(r *dns.Msg, overTCP bool) *dns.Msg {
 	if len(r.Question) != 1 || r.Question[0].Qclass != dns.ClassINET {
 		return failure(r, dns.RcodeRefused)
 	}
-	known := h.Services()
+	known, all := h.Services()
 	a, ours := known.Resolve(r.Question[0])
 	switch {
 	case !ours:
 		return h.forward(r, overTCP)
-	case known == nil: // that a name does not exist cannot be said before all are known
+	case !all && a.Code == dns.RcodeNameError: // that a name does not exist cannot be said before all are known
 		return failure(r, dns.RcodeServerFailure)
 	}
 	m := new(dns.Msg).SetRcode(r, a.Code)
@@ -144,7 +178,8 @@ func (h *handler) answer(r *dns.Msg, overTCP bool) *dns.Msg {
 		}
 		next := new(dns.Msg).SetQuestion(q.Name, q.Qtype)
 		out := h.forward(next, overTCP)
-		m.Answer, m.Rcode = append(m.Answer, out.Answer...), out.Rcode
+		m.Answer, m.Ns, m.Rcode = append(m.Answer, out.Answer...), out.Ns, out.Rcode
+		m.Truncated = out.Truncated
 		return m
 	}
 	return failure(r, dns.RcodeServerFailure) // they lead in a circle
@@ -170,12 +205,19 @@ func (h *handler) forward(r *dns.Msg, overTCP bool) *dns.Msg {
 	ask := r.Copy()
 	ask.Id = dns.Id()
 	err = errors.New("the host has no server for names")
+	var last *dns.Msg
 	for _, server := range others {
 		var out *dns.Msg
-		if out, _, err = client.ExchangeContext(h.life, ask, server); err == nil {
-			out.Id = r.Id
+		if out, _, err = client.ExchangeContext(h.life, ask, server); err != nil {
+			continue
+		}
+		out.Id = r.Id
+		if last = out; out.Rcode != dns.RcodeServerFailure && out.Rcode != dns.RcodeRefused {
 			return out
 		}
+	}
+	if last != nil {
+		return last
 	}
 	h.Log.Debug("name not resolved", "name", r.Question[0].Name, "error", err)
 	return failure(r, dns.RcodeServerFailure)

@@ -73,7 +73,9 @@ func ask(t *testing.T, network, server, name string, kind uint16) *mdns.Msg {
 	return m
 }
 
-func fixed(s dns.Services) func() dns.Services { return func() dns.Services { return s } }
+func fixed(s dns.Services) func() (dns.Services, bool) {
+	return func() (dns.Services, bool) { return s, s != nil }
+}
 
 func noOthers() ([]string, error) { return nil, errors.New("none") }
 
@@ -103,7 +105,10 @@ func other(t *testing.T) (address string, asked *atomic.Int32) {
 func TestTheServerFollowsTheServices(t *testing.T) {
 	var services atomic.Pointer[dns.Services]
 	services.Store(new(known()))
-	server := serve(t, dns.Config{Services: func() dns.Services { return *services.Load() }, Others: noOthers})
+	server := serve(t, dns.Config{
+		Services: func() (dns.Services, bool) { return *services.Load(), true },
+		Others:   noOthers,
+	})
 	for _, network := range []string{"udp", "tcp"} {
 		if m := ask(t, network, server, "web.dev.svc.cluster.local.", mdns.TypeA); text(m.Answer) !=
 			"web.dev.svc.cluster.local. A 127.224.0.20" || !m.Authoritative {
@@ -123,6 +128,26 @@ func TestUnknownServicesAreNoAnswer(t *testing.T) {
 	server := serve(t, dns.Config{Services: fixed(nil), Others: noOthers})
 	if m := ask(t, "udp", server, "web.dev.svc.cluster.local.", mdns.TypeA); m.Rcode != mdns.RcodeServerFailure {
 		t.Errorf("answered %v", m)
+	}
+	server = serve(t, dns.Config{Services: func() (dns.Services, bool) { return known(), false }, Others: noOthers})
+	if m := ask(t, "udp", server, "new.dev.svc.cluster.local.", mdns.TypeA); m.Rcode != mdns.RcodeServerFailure {
+		t.Errorf("answered %v", m)
+	}
+	if m := ask(t, "udp", server, "web.dev.svc.cluster.local.", mdns.TypeA); len(m.Answer) != 1 {
+		t.Errorf("answered %v", m)
+	}
+}
+
+// An address is free if nothing listens there, or an agent does; another server's is not.
+func TestFree(t *testing.T) {
+	if err := dns.Free(t.Context(), free(t)); err != nil {
+		t.Error(err)
+	}
+	if err := dns.Free(t.Context(), serve(t, dns.Config{Services: fixed(known()), Others: noOthers})); err != nil {
+		t.Errorf("of an agent: %v", err)
+	}
+	if address, _ := other(t); dns.Free(t.Context(), address) == nil {
+		t.Error("another server's address is free")
 	}
 }
 

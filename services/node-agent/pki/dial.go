@@ -27,6 +27,9 @@ func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
 	}, log)
 }
 
+// maxMessage is how many bytes an agent takes as one message: a service of some 200,000 pods.
+const maxMessage = 32 << 20
+
 // connect returns a connection to an endpoint. It must be the gateway, by the name and address in its certificate, so
 // that no other holder of a certificate can take its place.
 func connect(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
@@ -41,6 +44,8 @@ func connect(endpoint string, settings func(host string) (*tls.Config, error)) (
 	return grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(topology.Gateway)))),
 		dial.Reconnect(firstPause, longPause, 5*time.Second), dial.KeepAlive(dial.PingTimeout),
+		// The pods of one service are one message.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		// An agent says little: small buffers.
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))

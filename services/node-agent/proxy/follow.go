@@ -88,7 +88,7 @@ func (p *Proxy) take(r *schedulingv1.WatchServiceEndpointsResponse, sent map[str
 				set(key, nil)
 			}
 		}
-		p.known = true
+		p.known, p.current = true, true
 	}
 	p.notify()
 	poke(p.wake)

@@ -17,16 +17,20 @@ const (
 	maxFlows, portShare = 2048, 4
 	// filesPerFlow is how many files a connection takes: two sockets, and while data flows two pipes of two ends.
 	filesPerFlow = 6
+	// maxPorts is how many ports of services an agent listens on, which are a quarter of its files at most.
+	maxPorts = 4096
 	// maxClients is how many clients of one port have an affinity; those that connected least recently lose it.
 	maxClients = 4096
 )
 
 // limits bound the flows of all ports.
 type limits struct {
-	all     atomic.Int64
-	max     int64
-	perPort int64
-	idle    time.Duration // of UDP conversations
+	all      atomic.Int64
+	max      int64
+	perPort  int64
+	ports    atomic.Int64 // that are listened on
+	maxPorts int64
+	idle     time.Duration // of UDP conversations
 }
 
 // newLimits returns the limits of a process: connections leave it half of the files that it may open.
@@ -36,7 +40,11 @@ func newLimits() *limits {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur/2/filesPerFlow < maxFlows {
 		most = max(portShare, int64(files.Cur)/2/filesPerFlow)
 	}
-	return &limits{max: most, perPort: most / portShare, idle: udpIdle}
+	ports := int64(maxPorts)
+	if files.Cur > 0 && files.Cur/4 < maxPorts {
+		ports = max(1, int64(files.Cur)/4)
+	}
+	return &limits{max: most, perPort: most / portShare, maxPorts: ports, idle: udpIdle}
 }
 
 // slots are those of one port.

@@ -89,7 +89,7 @@ type port struct {
 	open    map[flow]string // with the pod that each leads to; nil once the port has ended
 	why     string          // why it does not listen
 	said    string          // the error that was logged
-	full    bool            // the last connection found no slot
+	full    time.Time       // when it was logged that a connection found no slot
 }
 
 // flow is a connection, or a conversation of datagrams, with a pod.
@@ -181,8 +181,22 @@ func (o *port) awaitPod(ctx context.Context) bool {
 	return false
 }
 
-// listen returns a *net.TCPListener or *net.UDPConn.
-func (o *port) listen(ctx context.Context) (io.Closer, error) {
+// errMany means that this agent listens on as many ports as it can: others of its files are for connections.
+var errMany = errors.New("this agent listens on as many ports of services as it can")
+
+// listen returns a *net.TCPListener or *net.UDPConn, which has one of the agent's places for ports.
+func (o *port) listen(ctx context.Context) (l io.Closer, err error) {
+	if o.slots.of.ports.Add(1) > o.slots.of.maxPorts {
+		o.slots.of.ports.Add(-1)
+		return nil, errMany
+	}
+	if l, err = o.bind(ctx); err != nil {
+		o.slots.of.ports.Add(-1)
+	}
+	return l, err
+}
+
+func (o *port) bind(ctx context.Context) (io.Closer, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false) // there is one path
 	if o.name.protocol == tcp {
@@ -202,6 +216,7 @@ func (o *port) serve(ctx context.Context, l io.Closer) {
 	work.Go(func() {
 		<-ctx.Done()
 		_ = l.Close()
+		o.slots.of.ports.Add(-1)
 		o.endFlows()
 	})
 	switch l := l.(type) {
@@ -279,11 +294,13 @@ func (o *port) choose(client netip.Addr) []plan.Endpoint {
 	return out
 }
 
-// serves reports whether datagrams of an open conversation are still led to a pod.
-func (o *port) serves(pod string) bool {
+// serves reports whether datagrams of an open conversation are still led to a port of a pod.
+func (o *port) serves(pod string, at netip.AddrPort) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.ContainsFunc(o.to.endpoints, func(e plan.Endpoint) bool { return e.Pod == pod && e.Serving })
+	return slices.ContainsFunc(o.to.endpoints, func(e plan.Endpoint) bool {
+		return e.Pod == pod && e.Address == at && e.Serving
+	})
 }
 
 // forget has a client led to another pod: the one that it had does not listen.
@@ -324,12 +341,18 @@ func (o *port) endFlows() {
 	o.open = nil
 }
 
-// take reports whether there is a slot for one more flow; then give it back. The first one that finds none is logged.
+// fullEvery is how often it is logged that a port is full.
+const fullEvery = time.Minute
+
+// take reports whether there is a slot for one more flow; then give it back. That there is none is logged, at most once
+// a minute.
 func (o *port) take(ctx context.Context) bool {
 	ok := o.slots.take()
 	o.mu.Lock()
-	first := !ok && !o.full
-	o.full = !ok
+	first := !ok && (o.full.IsZero() || time.Since(o.full) > fullEvery)
+	if first {
+		o.full = time.Now()
+	}
 	o.mu.Unlock()
 	if first {
 		o.log.WarnContext(ctx, "service has as many connections as it can have")

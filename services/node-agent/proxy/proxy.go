@@ -49,6 +49,7 @@ type Proxy struct {
 	services map[string]*schedulingv1.ServiceEndpoints // by "namespace/name"; the messages are never changed
 	list     []*schedulingv1.ServiceEndpoints          // the same, sorted; nil if it is not made yet
 	known    bool                                      // all services are, or were at some time
+	current  bool                                      // this process was sent all of them
 	begun    int                                       // streams
 	broken   int                                       // number of the last stream that broke off
 	changed  chan struct{}                             // closed, and replaced, when one of the above changes
@@ -91,11 +92,12 @@ func (p *Proxy) Services() []*schedulingv1.ServiceEndpoints {
 	return p.list
 }
 
-// Known reports whether all services are known, or were at some time.
-func (p *Proxy) Known() bool {
+// Known reports whether all services are known, or were at some time. current is false if that is what an earlier
+// agent knew: there may be others by now.
+func (p *Proxy) Known() (known, current bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.known
+	return p.known, p.current
 }
 
 // patience bounds how long Await waits for a cluster that takes calls but sends no services.
@@ -135,10 +137,13 @@ func (p *Proxy) notify() {
 // lead leads connections while this agent is the elected one.
 func (p *Proxy) lead(ctx context.Context) error {
 	release, err := elect(ctx, p.cfg.HostDir, p.cfg.Log)
-	if err != nil || ctx.Err() != nil {
+	if err != nil {
 		return err
 	}
 	defer release()
+	if ctx.Err() != nil {
+		return nil
+	}
 	p.mu.Lock()
 	p.elected = true
 	for key := range p.services {

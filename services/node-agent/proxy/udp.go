@@ -95,8 +95,10 @@ type talks struct {
 type talk struct {
 	client netip.AddrPort
 	pod    string
+	at     netip.AddrPort
 	to     *net.UDPConn
 	began  time.Time
+	slot   atomic.Bool  // it has one: the one that takes it away gives it back
 	last   atomic.Int64 // when the last datagram came, of either side, in nanoseconds since it began
 }
 
@@ -129,20 +131,22 @@ func (s *talks) of(ctx context.Context, client netip.AddrPort, work *sync.WaitGr
 	s.mu.Lock()
 	t := s.current[client]
 	s.mu.Unlock()
-	if t != nil && s.port.serves(t.pod) {
+	if t != nil && s.port.serves(t.pod, t.at) {
 		return t
 	}
-	if !s.port.take(ctx) {
-		s.endOldest() // the slot is free for the next datagram, soon
+	if !s.port.take(ctx) && !s.endOldest() {
 		return nil
 	}
 	if t = s.begin(client); t == nil {
 		s.port.slots.give()
 		return nil
 	}
+	t.slot.Store(true)
 	work.Go(func() {
-		defer s.port.slots.give()
 		s.answer(t)
+		if t.slot.CompareAndSwap(true, false) {
+			s.port.slots.give()
+		}
 	})
 	return t
 }
@@ -155,7 +159,7 @@ func (s *talks) begin(client netip.AddrPort) *talk {
 		if err != nil {
 			continue
 		}
-		t := &talk{client: client, pod: e.Pod, to: to, began: time.Now()}
+		t := &talk{client: client, pod: e.Pod, at: e.Address, to: to, began: time.Now()}
 		if !s.port.add(t, source, e.Pod) {
 			t.abort() // the pod has left the service
 			continue
@@ -184,8 +188,8 @@ func (s *talks) refused(t *talk) {
 	s.end(t)
 }
 
-// endOldest ends the conversation that was idle longest.
-func (s *talks) endOldest() {
+// endOldest ends the conversation that was idle longest, and reports whether its slot is the caller's now.
+func (s *talks) endOldest() bool {
 	s.mu.Lock()
 	var oldest *talk
 	for _, t := range s.current {
@@ -194,9 +198,11 @@ func (s *talks) endOldest() {
 		}
 	}
 	s.mu.Unlock()
-	if oldest != nil {
-		s.end(oldest)
+	if oldest == nil {
+		return false
 	}
+	s.end(oldest)
+	return oldest.slot.CompareAndSwap(true, false)
 }
 
 // answer passes on the pod's datagrams until the conversation is idle, or is ended.

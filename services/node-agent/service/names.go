@@ -18,15 +18,22 @@ import (
 const namesFile = "/etc/resolv.conf"
 
 // resolve gives up the server of names where pods cannot be led to it.
-func (i *instance) resolve() {
+func (i *instance) resolve(ctx context.Context) {
 	if !i.cfg.dns.IsValid() {
 		return
 	}
-	if err := pods.CanResolve(); err != nil {
-		i.log.Info("pods resolve names as their host does", "reason", err)
+	err := pods.CanResolve()
+	if err == nil {
+		err = dns.Free(ctx, i.namesAddress())
+	}
+	if err != nil {
+		i.log.InfoContext(ctx, "pods resolve names as their host does", "reason", err)
 		i.cfg.dns = netip.Addr{}
 	}
 }
+
+// namesAddress is where the server of names listens.
+func (i *instance) namesAddress() string { return net.JoinHostPort(i.cfg.dns.String(), "53") }
 
 // answerNames answers the names of services until ctx ends. While its address cannot be had, it is tried again.
 func (i *instance) answerNames(ctx context.Context, services *proxy.Proxy) error {
@@ -37,7 +44,7 @@ func (i *instance) answerNames(ctx context.Context, services *proxy.Proxy) error
 	names := &names{of: services}
 	return stream.Again(ctx, i.log, "names of services", nil, func(ctx context.Context) error {
 		return dns.Run(ctx, dns.Config{
-			Address: net.JoinHostPort(i.cfg.dns.String(), "53"), Services: names.current, Log: i.log,
+			Address: i.namesAddress(), Services: names.now, Log: i.log,
 			Others: func() ([]string, error) { return dns.ServersIn(namesFile) },
 		})
 	})
@@ -52,20 +59,21 @@ type names struct {
 	made dns.Services
 }
 
-// current returns the services as of now; nil as long as they are not known.
-func (n *names) current() dns.Services {
-	if !n.of.Known() {
-		return nil
+// now returns the services as of now, and whether there are no others; nil as long as they are not known.
+func (n *names) now() (services dns.Services, all bool) {
+	known, current := n.of.Known()
+	if !known {
+		return nil, false
 	}
 	list := n.of.Services()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.made != nil && len(list) == len(n.from) && (len(list) == 0 || &list[0] == &n.from[0]) {
-		return n.made
+		return n.made, current
 	}
 	n.from, n.made = list, make(dns.Services, len(list))
 	for _, s := range list {
 		n.made[s.GetNamespace()+"/"+s.GetName()] = s
 	}
-	return n.made
+	return n.made, current
 }

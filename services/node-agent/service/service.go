@@ -158,7 +158,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
-	i.resolve()
+	i.resolve(ctx)
 	var services *proxy.Proxy
 	services = proxy.New(proxy.Config{
 		Dir: i.cfg.dir, HostDir: i.cfg.hostDir, Node: node.Name, Conn: conn, Log: i.log,

@@ -88,7 +88,13 @@ func validateService(s *schedulingv1.Service) []object.Fault {
 	return bad
 }
 
+// maxServicePorts is how many ports a service may have: an agent of each host listens on all of them.
+const maxServicePorts = 128
+
 func portFaults(ports []*schedulingv1.ServicePort) (bad []object.Fault) {
+	if len(ports) > maxServicePorts {
+		return []object.Fault{object.Faultf("spec.ports", "must be no more than %d", maxServicePorts)}
+	}
 	type number struct {
 		port     int32
 		protocol string
@@ -164,6 +170,11 @@ func (t *Tables) admitService(w *resource.Write[*schedulingv1.Service]) error {
 	if spec := w.New.GetSpec(); len(spec.GetPorts()) == 0 && plan.HasAddress(w.New) &&
 		spec.GetClusterIp() != plan.Headless {
 		bad = append(bad, object.Fault{Path: "spec.ports", Description: "must have at least one"})
+	}
+	if w.Creates() { // its name is one of DNS, and begins those of variables
+		for _, why := range validation.IsDNS1035Label(w.New.GetMetadata().GetName()) {
+			bad = append(bad, object.Fault{Path: "metadata.name", Description: why})
+		}
 	}
 	if len(bad) > 0 {
 		return rpcerr.Invalid(bad...)

@@ -59,6 +59,13 @@ func (s *Agents) WatchServiceEndpoints(r *schedulingv1.WatchServiceEndpointsRequ
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return err
 	}
+	// An agent forgets the services that it is not sent at first.
+	if err := errors.Join(s.Tables.Services.CatchUp(ctx), s.Tables.Pods.CatchUp(ctx)); err != nil {
+		return err
+	}
+	if err := s.Traffic.Refresh(ctx); err != nil {
+		return err
+	}
 	follow := s.Traffic.Watch()
 	defer follow.Close()
 	all, err := follow.All(ctx)

@@ -68,6 +68,17 @@ func (t *Tracker) Run(ctx context.Context) error {
 	}
 }
 
+// Refresh has the tracker take what its sources have by now, which it otherwise does a moment later.
+func (t *Tracker) Refresh(ctx context.Context) error {
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	t.take()
+	return nil
+}
+
 // news are the changes that the tracker has not taken yet: of each object the last state, nil if it is deleted.
 type news struct {
 	mu       sync.Mutex
@@ -96,13 +107,12 @@ func put[T object.Object](n *news, of *map[object.Key]T, ch resource.Change[T]) 
 
 // take applies all changes that are not applied yet, and wakes the streams that they concern.
 func (t *Tracker) take() {
+	t.mu.Lock() // first: who takes news later must not be ahead of who took them before
+	defer t.mu.Unlock()
 	t.news.mu.Lock()
 	services, pods := t.news.services, t.news.pods
 	t.news.services, t.news.pods = nil, nil
 	t.news.mu.Unlock()
-
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	changed := map[object.Key]struct{}{}
 	for k, pod := range pods {
 		t.setPod(k, pod, changed)
@@ -171,6 +181,7 @@ func (t *Tracker) setPod(k object.Key, pod *schedulingv1.Pod, changed map[object
 			if e == nil {
 				continue
 			}
+			e.Why = "" // agents do not need it, and it would change more often than where connections are led
 			if now = append(now, s); s.set(k.Name, e) {
 				changed[object.KeyOf(s.object)] = struct{}{}
 			}

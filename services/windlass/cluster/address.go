@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -79,9 +81,15 @@ func (c *Cluster) EnsureNetwork() {
 	if c.Containers || c.Network > 0 {
 		return
 	}
-	taken := map[int]bool{}
+	taken, subnets := map[int]bool{}, []string{c.Subnet}
 	for _, s := range otherSettings() {
-		taken[s.Network] = true
+		taken[s.Network], subnets = true, append(subnets, s.Subnet)
+	}
+	for n := 1; n <= loopback.Networks; n++ { // clusters of before had machines where services are now
+		taken[n] = taken[n] || slices.ContainsFunc(subnets, func(s string) bool {
+			p, err := netip.ParsePrefix(s + ".0/24")
+			return err == nil && (p.Overlaps(loopback.ServiceRange(n)) || p.Overlaps(loopback.PodRange(n)))
+		})
 	}
 	start := int(offsetOf(c.dir) % loopback.Networks)
 	for i := range loopback.Networks {

@@ -44,7 +44,11 @@ func dnsFaults(path string, spec *schedulingv1.PodSpec) (bad []object.Fault) {
 	searches, faults := textsOf(at+".searches", config["searches"])
 	bad = append(bad, faults...)
 	for i, s := range searches {
-		for _, why := range validation.IsDNS1123Subdomain(strings.TrimSuffix(s, ".")) {
+		if s == "." {
+			continue
+		}
+		// Underscores are allowed here, as in Kubernetes.
+		for _, why := range validation.IsDNS1123Subdomain(strings.ReplaceAll(strings.TrimSuffix(s, "."), "_", "x")) {
 			bad = append(bad, object.Fault{Path: fmt.Sprintf("%s.searches[%d]", at, i), Description: why})
 		}
 	}

@@ -15,7 +15,7 @@ func TestNamesOfAResolverAreChecked(t *testing.T) {
 		spec string
 		bad  []string
 	}{
-		"the usual": {spec: `{"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"], "searches": ["a.example", "b."],
+		"the usual": {spec: `{"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"], "searches": ["a.example", "b.", ".", "_c.example"],
 			"options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}}`},
 		"another policy":       {`{"dnsPolicy": "First"}`, []string{"spec.dnsPolicy"}},
 		"None without servers": {`{"dnsPolicy": "None"}`, []string{"spec.dnsConfig.nameservers"}},

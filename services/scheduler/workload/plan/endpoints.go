@@ -91,24 +91,34 @@ func Endpoint(s *schedulingv1.Service, pod *schedulingv1.Pod) *schedulingv1.Serv
 	for _, p := range s.GetSpec().GetPorts() {
 		out.Ports = append(out.Ports, targetPort(p, pod))
 	}
-	if out.Why = whyNotServing(s, pod); out.GetWhy() == "" {
+	if out.Why = whyNotServing(s, pod); out.GetWhy() == "" && s.GetSpec().GetClusterIp() != Headless {
 		out.Why = whyNoPort(s, out.GetPorts())
 	}
 	out.Serving = out.GetWhy() == ""
 	return out
 }
 
+// longestWhy is how many bytes of a pod's own explanation are repeated.
+const longestWhy = 256
+
 // whyNotServing returns why no connections are led to a pod; empty if they are.
 func whyNotServing(s *schedulingv1.Service, pod *schedulingv1.Pod) string {
+	if s.GetSpec().GetPublishNotReadyAddresses() {
+		return ""
+	}
 	if object.Deleting(pod) {
 		return "it is being deleted"
 	}
 	ready := placement.PodCondition(pod, "Ready")
 	switch {
-	case ready.GetStatus() == "True" || s.GetSpec().GetPublishNotReadyAddresses():
+	case ready.GetStatus() == "True":
 		return ""
 	case ready.GetMessage() != "":
-		return "it is not ready: " + ready.GetMessage()
+		text := ready.GetMessage()
+		if len(text) > longestWhy {
+			text = strings.ToValidUTF8(text[:longestWhy], "") + "…"
+		}
+		return "it is not ready: " + text
 	}
 	return "it is not ready"
 }
