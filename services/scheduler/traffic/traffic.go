@@ -177,11 +177,10 @@ func (t *Tracker) setPod(k object.Key, pod *schedulingv1.Pod, changed map[object
 	} else {
 		ns.pods[k.Name] = pod
 		for _, s := range ns.selectors(pod) {
-			e := plan.Endpoint(s.object, pod)
+			e := endpointOf(s.object, pod)
 			if e == nil {
 				continue
 			}
-			e.Why = "" // agents do not need it, and it would change more often than where connections are led
 			if now = append(now, s); s.set(k.Name, e) {
 				changed[object.KeyOf(s.object)] = struct{}{}
 			}
@@ -193,6 +192,16 @@ func (t *Tracker) setPod(k object.Key, pod *schedulingv1.Pod, changed map[object
 		}
 	}
 	ns.setSelected(k.Name, now)
+}
+
+// endpointOf returns what a pod is for the connections to a service that selects it; nil if it is left out. Why it does
+// not serve is left out: agents do not need it, and it changes more often than where connections are led.
+func endpointOf(s *schedulingv1.Service, pod *schedulingv1.Pod) *schedulingv1.ServiceEndpoint {
+	e := plan.Endpoint(s, pod)
+	if e != nil {
+		e.Why = ""
+	}
+	return e
 }
 
 // setSelected replaces the services that a pod is an endpoint of.
@@ -286,7 +295,7 @@ func (ns *namespace) enter(s *service) {
 		if !plan.Selects(s.object, o) {
 			continue
 		}
-		if e := plan.Endpoint(s.object, o); e != nil {
+		if e := endpointOf(s.object, o); e != nil {
 			s.endpoints = append(s.endpoints, e)
 			ns.setSelected(pod, append(ns.selected[pod], s))
 		}

@@ -130,7 +130,7 @@ type ServiceSpec struct {
 	SessionAffinity string `protobuf:"bytes,7,opt,name=session_affinity,json=sessionAffinity,proto3" json:"session_affinity,omitempty"`
 	// The host name that the service is another name of, if its type is ExternalName.
 	ExternalName string `protobuf:"bytes,8,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
-	// True to treat pods that are not ready as if they were.
+	// True to treat pods that are not ready, or are being deleted, as if they were ready.
 	PublishNotReadyAddresses *bool `protobuf:"varint,9,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3,oneof" json:"publish_not_ready_addresses,omitempty"`
 	// IP families; stored but not used.
 	IpFamilies []string `protobuf:"bytes,10,rep,name=ip_families,json=ipFamilies,proto3" json:"ip_families,omitempty"`
@@ -700,8 +700,7 @@ type ServiceEndpoint struct {
 	Hostname string `protobuf:"bytes,5,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// Ports of the pod, in the order of the service's; 0 for one that the pod does not have.
 	Ports []int32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
-	// True if connections are led to it: it is ready, or the service publishes addresses that are not, and it is not being
-	// deleted.
+	// True if connections are led to it: it is ready and not being deleted, or the service publishes all addresses.
 	Serving bool `protobuf:"varint,7,opt,name=serving,proto3" json:"serving,omitempty"`
 	// Why it does not serve, for people; empty if it does.
 	Why           string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`

@@ -120,10 +120,10 @@ func TestWhereTheConnectionsToAServiceAreLed(t *testing.T) {
 			of(ports, not("a", "it is not ready"), not("b", "it is not ready: Node is not ready"),
 				not("c", "it is being deleted"), not("d", "it is not ready")),
 		},
-		"pods that are not ready serve if the service publishes them, but not those that are being deleted": {
+		"pods that are not ready, or are being deleted, serve if the service publishes them": {
 			webService(publish),
 			[]*schedulingv1.Pod{endpointPod("a", notReady("")), endpointPod("b", notReady(""), goingAway)},
-			of(ports, serving("a", 8080), not("b", "it is being deleted")),
+			of(ports, serving("a", 8080), serving("b", 8080)),
 		},
 		"a pod without the named port serves nothing": {
 			webService(func(s *schedulingv1.ServiceSpec) { s.Ports[0].TargetPort = structpb.NewStringValue("web") }),
