@@ -210,6 +210,19 @@ func (c *cluster) join(t *testing.T, n byte, leader *member, voters ...*member) 
 		if err == nil {
 			id = resp.Member.ID
 			c.certify(t, m, resp.Header.ClusterId, id)
+			return nil
+		}
+		// A call that had no answer in time, or that the client made twice, may have added it.
+		have, listed := root.MemberList(ctx)
+		if listed != nil {
+			return errors.Join(err, listed)
+		}
+		for _, x := range have.Members {
+			if slices.Contains(x.PeerURLs, m.peer) {
+				id = x.ID
+				c.certify(t, m, have.Header.ClusterId, id)
+				return nil
+			}
 		}
 		return err
 	})

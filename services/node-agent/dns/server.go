@@ -95,7 +95,7 @@ func (l patient) Accept() (net.Conn, error) {
 	}
 }
 
-// Free returns an error if a server that is no agent answers at an address, or if nobody may listen there.
+// Free returns an error if a server that is no agent answers at an address, or if this process may not listen there.
 func Free(ctx context.Context, address string) error {
 	var err error
 	for range tries {
