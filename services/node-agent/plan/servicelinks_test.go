@@ -33,15 +33,15 @@ func TestServiceVariables(t *testing.T) {
 		"MY_WEB_SERVICE_PORT_HTTP=80",
 	}
 	db := &schedulingv1.ServiceEndpoints{
-		Namespace: "default", Name: "db", ClusterIp: "fd00::1", Ports: []*schedulingv1.ServiceEndpointsPort{{Port: 5432}},
+		Namespace: "default", Name: "db", ClusterIp: "127.224.0.16", Ports: []*schedulingv1.ServiceEndpointsPort{{Port: 5432}},
 	}
 	ofDB := []string{
-		"DB_PORT=tcp://[fd00::1]:5432",
-		"DB_PORT_5432_TCP=tcp://[fd00::1]:5432",
-		"DB_PORT_5432_TCP_ADDR=fd00::1",
+		"DB_PORT=tcp://127.224.0.16:5432",
+		"DB_PORT_5432_TCP=tcp://127.224.0.16:5432",
+		"DB_PORT_5432_TCP_ADDR=127.224.0.16",
 		"DB_PORT_5432_TCP_PORT=5432",
 		"DB_PORT_5432_TCP_PROTO=tcp",
-		"DB_SERVICE_HOST=fd00::1",
+		"DB_SERVICE_HOST=127.224.0.16",
 		"DB_SERVICE_PORT=5432",
 	}
 	type services = []*schedulingv1.ServiceEndpoints

@@ -248,6 +248,7 @@ func TestAReaderHasTheEndpointsOfThePlan(t *testing.T) {
 				t.Fatalf("round %d: the reader has %d services, want %d", round, len(has), n)
 			}
 		}
+		synctest.Wait()
 		for namespace, ns := range w.namespaces {
 			if len(ns.services)+len(ns.pods) == 0 {
 				t.Errorf("namespace %s is kept without content", namespace)
