@@ -69,21 +69,20 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := func() *exec.Cmd {
+	try := func() (*exec.Cmd, error) {
 		cmd := exec.Command(spec.Path, spec.Args...)
 		cmd.Dir = spec.Dir
 		cmd.Env = append(spec.environ(), markers(dir, spec, rec.Mark)...) // the last one of a name counts
 		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = stdout, stderr, files    // nothing else: listeners are never inherited
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		return cmd
+		return cmd, rec.start(cmd, spec)
 	}
-	cmd := command()
+	cmd, err := try()
 	// for example without clone3: it runs without a group, unless it has limits
-	if err = rec.startInside(cmd, spec); err != nil && rec.Cgroup != "" && !spec.bound() {
+	if err != nil && rec.Cgroup != "" && !spec.bound() && !errors.Is(err, errIsolation) {
 		rec.group().Discard()
 		rec.Cgroup, rec.Controllers = "", cgroup.Controllers{}
-		cmd = command()
-		err = start(cmd, spec.User, func() error { return mountAll(spec.Mounts) })
+		cmd, err = try()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start: %w", err)
@@ -106,12 +105,45 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 	return h, nil
 }
 
-// startInside starts a command as the user of spec, with its mounts, and in the control group of r, if there is one. It
-// is in that group before it runs.
-func (r record) startInside(cmd *exec.Cmd, spec Spec) error {
-	mounts := func() error { return mountAll(spec.Mounts) }
+// errIsolation means that a process cannot be given its root, or what it is to have mounted.
+var errIsolation = errors.New("no isolation")
+
+// start starts the process of spec, in the control group of r if there is one.
+func (r record) start(cmd *exec.Cmd, spec Spec) error {
+	var d door
+	if spec.Root != nil && spec.Wrapper {
+		var err error
+		if d, err = newDoor(); err != nil {
+			return err
+		}
+		defer d.close()
+		cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), d.there)
+		cmd.Dir = "/" // what is not exactly there would stay in the host's root
+	}
+	err := r.startInside(cmd, spec.User, func() error {
+		if err := spec.isolate(); err != nil {
+			return fmt.Errorf("%w: %w", errIsolation, err)
+		}
+		return nil
+	}, func() error {
+		if d.here == nil {
+			return nil
+		}
+		if err := d.pass(spec.Root); err != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			return fmt.Errorf("%w: %w", errIsolation, err)
+		}
+		return nil
+	})
+	return err
+}
+
+// startInside starts a command as a user, in the control group of r, if there is one. It is in that group before it
+// runs. enter is called before, and after after it has started, on the thread that starts it.
+func (r record) startInside(cmd *exec.Cmd, user *User, enter, after func() error) error {
 	if r.Cgroup == "" {
-		return start(cmd, spec.User, mounts)
+		return start(cmd, user, enter, after)
 	}
 	group, err := os.Open(r.Cgroup)
 	if err != nil {
@@ -119,13 +151,25 @@ func (r record) startInside(cmd *exec.Cmd, spec Spec) error {
 	}
 	defer group.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
-	return start(cmd, spec.User, func() error {
+	return start(cmd, user, func() error {
 		if err := r.group().Enter(); err != nil {
 			return fmt.Errorf("control group: %w", err)
 		}
-		return mounts()
-	})
+		return enter()
+	}, after)
 }
+
+// join gives the calling thread, which must be locked and end soon, the mounts and the root of the process.
+func (h *handle) join() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	var joined error
+	err := h.conn.Control(func(fd uintptr) { joined = unix.Setns(int(fd), unix.CLONE_NEWNS|unix.CLONE_NEWUTS) })
+	return h.unlessGone(errors.Join(err, joined))
+}
+
+func nothing() error { return nil }
 
 // bound reports whether a process must not run without its limits.
 func (spec Spec) bound() bool { return spec.Limits.Bound() || spec.PoolLimits.Bound() }
@@ -137,16 +181,16 @@ func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
 		return cmd.Start()
 	}
-	return start(cmd, user, func() error { return nil })
+	return start(cmd, user, nothing, nothing)
 }
 
-// start starts a command on a thread on which enter was called before.
-func start(cmd *exec.Cmd, user *User, enter func() error) error {
+// start starts a command on a thread on which enter was called before, and after is called then.
+func start(cmd *exec.Cmd, user *User, enter, after func() error) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	if user != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID}
+		user.on(cmd.SysProcAttr)
 	}
 	var err error
 	onOwnThread(func() {
@@ -155,13 +199,32 @@ func start(cmd *exec.Cmd, user *User, enter func() error) error {
 				err = fmt.Errorf("no_new_privs: %w", err)
 				return
 			}
+			if err = unix.Setgroups(nil); err != nil { // of this thread, which opens files as the user
+				err = fmt.Errorf("supplementary groups: %w", err)
+				return
+			}
 		}
 		if err = enter(); err != nil {
 			return
 		}
-		err = cmd.Start()
+		if err = cmd.Start(); err == nil {
+			err = after()
+		}
 	})
 	return err
+}
+
+// on has a process start as the user.
+func (u User) on(attr *syscall.SysProcAttr) {
+	attr.Credential = &syscall.Credential{Uid: u.UID, Gid: u.GID}
+	if u.Inside == nil {
+		return
+	}
+	attr.Credential.Uid, attr.Credential.Gid = u.Inside.UID, u.Inside.GID
+	attr.Cloneflags |= syscall.CLONE_NEWUSER
+	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: int(u.Inside.UID), HostID: int(u.UID), Size: 1}}
+	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: int(u.Inside.GID), HostID: int(u.GID), Size: 1}}
+	attr.GidMappingsEnableSetgroups = true
 }
 
 // onOwnThread calls f on a thread that ends then, since it keeps no_new_privs and control groups. That is never the

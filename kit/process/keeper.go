@@ -169,9 +169,11 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
-	like := *spec
-	like.User = user
-	return h.startInside(cmd, like)
+	enter := nothing
+	if spec.Root != nil || len(spec.Mounts) > 0 {
+		enter = h.join
+	}
+	return h.startInside(cmd, user, enter, nothing)
 }
 
 // KillBeside kills a command that StartBeside started, and everything that is found of what it started: what has its

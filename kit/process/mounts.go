@@ -8,27 +8,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount shows a file at the path of another one, which must be there: to one process, and to what that starts.
+// Mount shows a file or a directory at another path: to one process, and to what that starts.
 type Mount struct {
-	From string // absolute
-	To   string // absolute; a symbolic link is followed
+	From string // absolute; the process's user must be able to reach it
+	Sub  string `json:",omitempty"` // what is shown of From, if that is a directory; links do not lead out of From
+	// absolute, in Spec.Root if there is one; a link is followed. Without a root something must be there.
+	To       string
+	ReadOnly bool `json:",omitempty"`
 }
 
-// CanMount returns why this process cannot start others that have Mounts; nil if it can.
+// CanMount returns why this process cannot start others that have Mounts or a Root; nil if it can.
 func CanMount() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can give processes mounts of their own")
 	}
-	var err error
-	onOwnThread(func() { err = mountAll([]Mount{{From: os.DevNull, To: os.DevNull}}) })
+	dir, err := os.MkdirTemp("", "windlass-root-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	onOwnThread(func() {
+		try := Spec{Root: &Root{Dir: dir}, Mounts: []Mount{{From: os.DevNull, To: "/null"}}}
+		err = try.isolate()
+	})
 	return err
 }
 
-// mountAll gives the thread that calls it, which must be locked and end soon, a mount namespace of its own with the
-// mounts. What it starts inherits that. Mounts that the host makes or removes later are made or removed there as well,
-// so that none is kept busy; the host sees nothing of these.
-func mountAll(mounts []Mount) error {
-	if len(mounts) == 0 {
+// maxUserNamespaces is the file with how many user namespaces there can be.
+const maxUserNamespaces = "/proc/sys/user/max_user_namespaces"
+
+// CanMap returns why this process cannot start others whose User has Inside; nil if it can.
+func CanMap() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can give processes user namespaces")
+	}
+	text, err := os.ReadFile(maxUserNamespaces)
+	if err == nil && string(text) == "0\n" {
+		err = fmt.Errorf("%s is 0", maxUserNamespaces)
+	}
+	return err
+}
+
+// isolate gives the thread that calls it, which must be locked and end soon, a mount namespace of its own with the
+// mounts and the root of spec. What it starts inherits that. Mounts that the host makes or removes later are made or
+// removed there as well, so that none is kept busy; the host sees nothing of these.
+func (spec Spec) isolate() error {
+	if spec.Root == nil && len(spec.Mounts) == 0 {
 		return nil
 	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
@@ -37,10 +62,27 @@ func mountAll(mounts []Mount) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("mount namespace: %w", err)
 	}
-	for _, m := range mounts {
-		if err := unix.Mount(m.From, m.To, "", unix.MS_BIND, ""); err != nil {
+	if spec.Root != nil {
+		err := spec.Root.build(spec.Mounts, spec.User)
+		if err == nil && !spec.Wrapper {
+			err = spec.Root.enter()
+		}
+		return err
+	}
+	for _, m := range spec.Mounts {
+		if err := m.onHost(spec.User); err != nil {
 			return fmt.Errorf("mount %s at %s: %w", m.From, m.To, err)
 		}
 	}
 	return nil
+}
+
+// onHost shows a file or a directory at a path of the host.
+func (m Mount) onHost(user *User) error {
+	source, err := m.open(user)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(source)
+	return unix.Mount(fdPath(source), m.To, "", unix.MS_BIND, "")
 }

@@ -114,6 +114,9 @@ func (spec Spec) digest() string {
 	if spec.Pool != "" {
 		what = append(what, "pool", spec.Pool)
 	}
+	if spec.Root != nil {
+		what = append(what, "root", *spec.Root, spec.Mounts)
+	}
 	if spec.Limits != (cgroup.Limits{}) || spec.PoolLimits != (cgroup.Limits{}) {
 		what = append(what, spec.Limits, spec.PoolLimits)
 	}

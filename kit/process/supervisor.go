@@ -76,8 +76,10 @@ type Spec struct {
 	User *User `json:",omitempty"`
 	// Files are opened by the supervisor, with its own rights, and passed as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
-	// Mounts are shown to the process and what it starts, also by StartBeside. They require CanMount, and their files must
-	// not change while it runs.
+	// Root is what the process has as its root directory, nil for the supervisor's. Path, Dir and what Args name are then
+	// in it, unless the process is a Wrapper: that starts in the supervisor's root directory, and its Dir is that one.
+	Root *Root `json:",omitempty"`
+	// Mounts are shown to the process and what it starts, also by StartBeside. They require CanMount.
 	Mounts []Mount `json:",omitempty"`
 	// Pool is what the process belongs to, maybe beside others, and which EndPool ends as one; empty: nothing. The names
 	// of its processes begin with its name and a dot. Signals for a process of a pool go to everything that it started,
@@ -97,7 +99,15 @@ type Spec struct {
 }
 
 // User is the user and group that a process runs as. Both are 1 or more.
-type User struct{ UID, GID uint32 }
+type User struct {
+	UID, GID uint32
+	// Inside is what the process takes this user and group for, in a user namespace of its own that has no others; nil
+	// without one. It requires CanMap.
+	Inside *ID `json:",omitempty"`
+}
+
+// ID is a user and a group in a user namespace, of any numbers.
+type ID struct{ UID, GID uint32 }
 
 // File is an open file that is passed to a process.
 type File struct {

@@ -1,0 +1,235 @@
+package process_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+// wrapped is what a wrapper does with its door, then with its arguments as its child's command line.
+const wrapped = `echo >&3 && read -r _ <&3 || exit 125; exec 3>&-; trap : TERM; "$@"`
+
+// inRoot is a process with a root of its own, in which there are the host's programs: a wrapper of a shell that runs the
+// script as root of its user namespace.
+func inRoot(t *testing.T, dir, script string, change func(*process.Spec)) process.Spec {
+	t.Helper()
+	for _, err := range []error{process.CanMount(), process.CanMap()} {
+		if err != nil {
+			t.Skip("no roots here: ", err)
+		}
+	}
+	root := filepath.Join(dir, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	user := process.User{UID: 71000, GID: 71000, Inside: &process.ID{UID: 0, GID: 5}}
+	for at := dir; at != "/"; at = filepath.Dir(at) { // the user passes
+		if info, err := os.Stat(at); err != nil || info.Mode().Perm()&0o001 == 0 {
+			if err := os.Chmod(at, 0o711); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Chown(root, 71000, 71000); err != nil {
+		t.Fatal(err)
+	}
+	sp := process.Spec{
+		Name: "worker", Path: "/bin/sh", Args: []string{"-c", wrapped, "sh", "/bin/sh", "-c", script},
+		Env: []string{"PATH=/usr/bin:/bin"}, OnlyEnv: true, LogFile: filepath.Join(dir, "worker.log"), Wrapper: true,
+		Root: &process.Root{Dir: root, Hostname: "inside"}, User: &user,
+	}
+	for _, host := range []string{"/bin", "/lib", "/lib64", "/usr"} {
+		if info, err := os.Lstat(host); err == nil && info.Mode()&os.ModeSymlink != 0 {
+			to, _ := os.Readlink(host)
+			if err := os.Symlink(to, filepath.Join(root, host)); err != nil {
+				t.Fatal(err)
+			}
+		} else if err == nil {
+			sp.Mounts = append(sp.Mounts, process.Mount{From: host, To: host, ReadOnly: true})
+		}
+	}
+	if change != nil {
+		change(&sp)
+	}
+	return sp
+}
+
+// saying runs a process and returns what it says, without the last line, which is "ready".
+func saying(t *testing.T, s *process.Supervisor, sp process.Spec) string {
+	t.Helper()
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	eventually(t, "the process is ready", func() bool {
+		if st := statusOf(s, sp.Name); st.LastError != nil {
+			t.Fatal(st.LastError)
+		}
+		out, _ = os.ReadFile(sp.LogFile)
+		return bytes.HasSuffix(out, []byte("ready\n"))
+	})
+	return strings.TrimSuffix(string(out), "ready\n")
+}
+
+func TestAProcessHasItsRoot(t *testing.T) {
+	dir := t.TempDir()
+	s, end := supervisor(t, dir)
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("the host's"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sp := inRoot(t, dir, `cd /; echo *
+pwd; id -u; id -g; id -G; hostname
+cat `+secret+` /proc/1/root/`+secret+` /proc/$PPID/root/`+secret+` /proc/$PPID/cwd/`+secret+` 2>/dev/null
+ls /proc | grep -c '^1$'
+touch /file && stat -c %u /file; echo x >/dev/null; test -c /dev/urandom && echo device
+mknod /null c 1 3 2>/dev/null || echo none; grep -c ' / ' /proc/self/mountinfo; ls /proc/self/fd | wc -l
+echo ready; exec sleep 1000`, nil)
+	got := saying(t, s, sp)
+	want := "bin dev lib lib64 proc sys usr\n/\n0\n5\n5\ninside\n0\n0\ndevice\nnone\n"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("the process says\n%s\nwant\n%s", got, want)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "root", "file")); err != nil {
+		t.Error(err)
+	} else if st := info.Sys().(*syscall.Stat_t); st.Uid != 71000 {
+		t.Errorf("for the host its file is one of %d", st.Uid)
+	}
+	pid := running(t, s, "worker", 0)
+	end()
+
+	s, _ = supervisor(t, dir)
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	if again := running(t, s, "worker", 0); again != pid {
+		t.Fatalf("pid %d after %d", again, pid)
+	}
+	var out strings.Builder
+	cmd := exec.Command("/bin/sh", "-c", "cd /; echo *; id -u; id -g; hostname; cat "+secret)
+	cmd.Stdout, cmd.Env = &out, []string{"PATH=/usr/bin:/bin"}
+	if err := s.StartBeside("worker", cmd, sp.User); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || out.String() != "bin dev file lib lib64 proc sys usr\n0\n5\ninside\n" {
+		t.Errorf("a command beside it says %q, %v", out.String(), err)
+	}
+	if name, err := os.Hostname(); err != nil || name == "inside" {
+		t.Errorf("the host's name is %q, %v", name, err)
+	}
+	if err := s.Ask("worker"); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "its child has ended", func() bool { return statusOf(s, "worker").PID != pid })
+}
+
+func TestMountsInARoot(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	volume, closed := filepath.Join(dir, "volume"), filepath.Join(dir, "closed")
+	for _, d := range []string{filepath.Join(volume, "sub"), filepath.Join(volume, "inner"), closed} {
+		if err := os.MkdirAll(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range map[string]string{
+		filepath.Join(volume, "sub", "a"): "in sub", filepath.Join(volume, "one"): "one file",
+		filepath.Join(closed, "b"): "closed",
+	} {
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc", filepath.Join(volume, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(volume, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	sp := inRoot(t, dir, `cat /data/deep/one; echo x >/data/deep/new && echo written; cat /data/deep/inner/a
+cat /etc/single; echo y >/etc/single || echo refused; touch /x || echo read-only
+echo ready; exec sleep 1000`, func(sp *process.Spec) {
+		sp.Root.ReadOnly = true
+		sp.Mounts = append(sp.Mounts, // the inner one first: the order does not count
+			process.Mount{From: volume, Sub: "sub", To: "/data/deep/inner", ReadOnly: true},
+			process.Mount{From: filepath.Join(volume, "one"), To: "/etc/single", ReadOnly: true},
+			process.Mount{From: volume, To: "/data/deep"})
+	})
+	got := saying(t, s, sp)
+	for _, want := range []string{"one file\nwritten\nin sub\none file\n", "refused\n", "read-only\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the process says\n%s\nwithout\n%s", got, want)
+		}
+	}
+	if err := s.Stop(t.Context(), "worker"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(closed, 0o700); err != nil { // its files are for everyone
+		t.Fatal(err)
+	}
+	for what, m := range map[string]process.Mount{
+		"out of a volume by a link": {From: volume, Sub: "out", To: "/data"},
+		"out of a volume":           {From: volume, Sub: "../closed", To: "/data"},
+		"what is missing":           {From: filepath.Join(dir, "missing"), To: "/data"},
+		"what the user cannot reach": {From: filepath.Join(closed, "b"), To: "/data"},
+	} {
+		sp := sp
+		sp.Name = "refused"
+		sp.Mounts = append(sp.Mounts[:len(sp.Mounts):len(sp.Mounts)], m)
+		if err := s.Ensure(sp); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, fmt.Sprint("the start fails: ", what), func() bool { return statusOf(s, "refused").LastError != nil })
+		if err := s.Stop(t.Context(), "refused"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A link in an image leads to what is in the image, also where something is mounted.
+func TestAMountFollowsLinksInsideItsRoot(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	outside := filepath.Join(dir, "outside")
+	if err := os.Mkdir(outside, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	sp := inRoot(t, dir, "cat "+outside+"/single; echo ready; exec sleep 1000", func(sp *process.Spec) {
+		sp.Mounts = append(sp.Mounts, process.Mount{From: "/etc/passwd", To: "/data/single"})
+		at := filepath.Join(sp.Root.Dir, outside)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(outside, filepath.Join(sp.Root.Dir, "data")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := saying(t, s, sp); !strings.Contains(got, "root:") {
+		t.Errorf("the process says\n%s", got)
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+		t.Errorf("%v was made on the host, %v", entries, err)
+	}
+}
+
+// A wrapper that nothing answers ends, and so does a supervisor's wait for one that does not begin.
+func TestAWrapperThatDoesNotBeginIsNotStarted(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := inRoot(t, dir, "", func(sp *process.Spec) { sp.Args = []string{"-c", "exit 3"} })
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the start fails", func() bool { return statusOf(s, "worker").LastError != nil })
+	if err := statusOf(s, "worker").LastError; !strings.Contains(err.Error(), "does not begin") {
+		t.Error(err)
+	}
+}
+
