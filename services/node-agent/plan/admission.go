@@ -9,6 +9,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/security"
 )
 
 // Admit returns the verdict on a pod that the node cannot run beside those that run there already; the zero Verdict if
@@ -82,6 +83,33 @@ func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
 		}
 	}
 	return refusal(LimitsNotEnforceable, fmt.Sprintf("the node cannot enforce %s: %s", strings.Join(paths, ", "), why))
+}
+
+// WithoutIsolation returns the verdict on a pod on a node that gives processes no root directories of their own, or no
+// numbers of users that they ask for, for these reasons; nil where it does. It is the zero Verdict for a pod that needs
+// neither.
+func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users error) Verdict {
+	for _, list := range []struct {
+		name string
+		of   []*schedulingv1.Container
+	}{
+		{"initContainers", spec.GetInitContainers()},
+		{"containers", spec.GetContainers()},
+	} {
+		for i, c := range list.of {
+			asked := security.Of(spec, c)
+			at := fmt.Sprintf("spec.%s[%d]", list.name, i)
+			switch {
+			case users != nil && (asked.User != nil || asked.Group != nil):
+				return refusal(SecurityContextNotEnforceable,
+					fmt.Sprintf("the node cannot enforce runAsUser or runAsGroup of %s: %v", at, users))
+			case roots != nil && asked.ReadOnlyRoot:
+				return refusal(SecurityContextNotEnforceable,
+					fmt.Sprintf("the node cannot enforce readOnlyRootFilesystem of %s: %v", at, roots))
+			}
+		}
+	}
+	return Verdict{}
 }
 
 // AsksForLabels reports whether it depends on the labels of a node that a pod may run there.

@@ -46,7 +46,8 @@ const (
 	Killing           = "Killing"
 	FailedPostStart   = "FailedPostStartHook"
 
-	LimitsNotEnforceable = "LimitsNotEnforceable"
+	LimitsNotEnforceable          = "LimitsNotEnforceable"
+	SecurityContextNotEnforceable = "SecurityContextNotEnforceable"
 )
 
 const (

@@ -242,23 +242,29 @@ func (s *Pods) askToken(ctx context.Context, pod *schedulingv1.Pod, t podconfig.
 
 // accountVolume writes the credentials of a pod's service account, and returns their directory and the variables that
 // say where they and the cluster are. The directory is empty if the pod gets none.
-func (s *Pods) accountVolume(pod *schedulingv1.Pod, user *process.User) (dir string, env []string, err error) {
+func (s *Pods) accountVolume(pod *schedulingv1.Pod, user *process.User) (dir string, err error) {
 	held := s.accounts.get(pod.GetMetadata().GetUid(), apiToken)
 	if !s.mountsAccount(pod) || held.text == "" {
-		return "", nil, nil
+		return "", nil
 	}
 	gateways, err := s.cfg.Gateways()
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	dir = filepath.Join(s.dir(pod.GetMetadata().GetUid()), accountDir)
 	if err := s.makeDir(dir); err != nil {
-		return "", nil, err
+		return "", err
 	}
-	if err := s.writeAccount(dir, pod, held.text, gateways, user); err != nil {
-		return "", nil, err
+	return dir, s.writeAccount(dir, pod, held.text, gateways, user)
+}
+
+// accountVariables returns the variables of a container that sees the credentials in a directory.
+func (s *Pods) accountVariables(dir string) ([]string, error) {
+	gateways, err := s.cfg.Gateways()
+	if err != nil {
+		return nil, err
 	}
-	return dir, []string{
+	return []string{
 		envAccount + "=" + dir, envServer + "=" + gateways[0], envAuthority + "=" + filepath.Join(dir, authorityFile),
 	}, nil
 }

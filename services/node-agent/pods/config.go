@@ -105,8 +105,8 @@ func (s *Pods) objectsOf(uid string) plan.Objects {
 // missing has a container wait for an object if that is what err says.
 func missing(err error) error { return fmt.Errorf("%w: %w", errConfig, err) }
 
-// configVolume writes the files of a volume and returns the directory, or what is at sub in it. It is false for volumes
-// of other types.
+// configVolume writes the files of a volume and returns the directory; something must be at sub in it. It is false for
+// volumes of other types.
 func (s *Pods) configVolume(pod *schedulingv1.Pod, c *schedulingv1.Container, v *schedulingv1.Volume, sub string,
 	user *process.User,
 ) (dir string, ok bool, err error) {
@@ -134,11 +134,10 @@ func (s *Pods) configVolume(pod *schedulingv1.Pod, c *schedulingv1.Container, v 
 	if err := writeConfig(dir, files, user); err != nil || sub == "" {
 		return dir, true, err
 	}
-	at := filepath.Join(dir, sub)
-	if _, err := os.Stat(at); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, sub)); err != nil {
 		return "", true, fmt.Errorf("%w: volume %q has no file %s", errConfig, v.GetName(), sub)
 	}
-	return at, true, nil
+	return dir, true, nil
 }
 
 // writeConfig makes the files of dir those given. They change together, and a file that a process has open stays as it

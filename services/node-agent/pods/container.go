@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,38 +33,48 @@ const (
 
 // launch is a container that is ready to be started.
 type launch struct {
-	command []string // its program has an absolute path
-	env     []string
-	dir     string
-	root    string // of the unpacked image; empty without one
-	imageID string
-	user    *process.User // nil: the agent's
-	ships   bool          // the program is the agent's own, which the user may not reach by its path
+	command  []string // its program has an absolute path
+	env      []string
+	dir      string // the working directory; of the host
+	root     string // of the unpacked image; empty without one
+	imageID  string
+	user     *process.User // nil: the agent's
+	ships    bool          // the program is the agent's own, which the user may not reach by its path
+	isolated bool          // root is the root directory of its processes, and mounts are in it
+	readOnly bool          // so is root
+	hostname string
+	mounts   []process.Mount
 }
 
 // spec returns the process of a container's start. On a machine without a shell, such as a container of nothing but
 // this program, the container's exit code is known only if the agent sees its end; only its serial number distinguishes
 // its starts.
 func (l launch) spec(name, dir string, start int) process.Spec {
-	var files []process.File
-	command := l.command
+	spec := process.Spec{
+		Name: name, Env: l.env, Dir: l.dir, Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user,
+		Mounts: l.mounts,
+	}
+	if l.isolated {
+		spec.Dir = within(l.root, l.dir)
+		spec.Root = &process.Root{Dir: l.root, ReadOnly: l.readOnly, Hostname: l.hostname}
+	}
 	_, err := os.Stat(shell)
-	shelled := err == nil
-	if shelled {
-		files = append(files, process.File{Path: exitFile(dir, start), Write: true})
+	if spec.Wrapper = err == nil; spec.Wrapper {
+		spec.Files = append(spec.Files, process.File{Path: exitFile(dir, start), Write: true})
 	}
+	command := l.command
 	if l.ships && l.user != nil {
-		files = append(files, process.File{Path: command[0]})
-		command = append([]string{fmt.Sprintf("/proc/self/fd/%d", 2+len(files))}, command[1:]...)
+		spec.Files = append(spec.Files, process.File{Path: command[0]})
+		command = append([]string{fmt.Sprintf("/proc/self/fd/%d", 2+len(spec.Files))}, command[1:]...)
 	}
-	if shelled {
+	switch {
+	case spec.Wrapper && l.isolated:
+		command = append([]string{shell, "-c", rootShim, shell, spec.Dir}, command...)
+	case spec.Wrapper:
 		command = append([]string{shell, "-c", shim, shell}, command...)
 	}
-	return process.Spec{
-		Name: name, Path: command[0], Args: command[1:], Env: l.env, Dir: l.dir,
-		Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user, Files: files,
-		Wrapper: shelled,
-	}
+	spec.Path, spec.Args = command[0], command[1:]
+	return spec
 }
 
 // nameOf returns the name of a container that was started.
@@ -78,7 +89,7 @@ func nameOf(c *container) string {
 func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string,
 	user *process.User, img *image.Cached,
 ) (launch, error) {
-	l := launch{dir: filepath.Join(dir, "work"), user: user}
+	l := launch{dir: filepath.Join(dir, "work"), user: user, hostname: plan.Hostname(pod)}
 	if err := makeOwn(dir, "work", user); err != nil {
 		return l, err
 	}
@@ -86,14 +97,18 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	var entrypoint, cmd []string
 	switch {
 	case img != nil:
-		l.imageID, l.root = img.Digest, rootOf(dir)
+		l.imageID, l.root, l.isolated = img.Digest, rootOf(dir), s.roots == nil
 		base = append([]string{"PATH=" + defaultPath}, img.Config.Env...)
 		entrypoint, cmd = img.Config.Entrypoint, img.Config.Cmd
 		l.dir = filepath.Join(l.root, filepath.FromSlash(path.Clean("/"+img.Config.WorkingDir)))
 	case s.plays(c):
 		entrypoint, l.ships = s.hello(c, p.record.Address), true
 	}
-	volumes, err := s.volumes(p, pod, c, l)
+	home, err := s.runAs(&l, pod, c, img)
+	if err != nil {
+		return l, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	volumes, err := s.volumes(p, pod, c, &l)
 	if err != nil {
 		return l, err
 	}
@@ -101,7 +116,10 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 		return l, err
 	}
 	base = append(base, s.serviceLinks(ctx, pod)...) // those of the agent count more
-	base = append(base, "HOME="+l.dir, "HOSTNAME="+cmp.Or(pod.GetSpec().GetHostname(), pod.GetMetadata().GetName()))
+	if variable(base, "HOME") == "" || !l.isolated {
+		base = append(base, "HOME="+cmp.Or(home, l.dir))
+	}
+	base = append(base, "HOSTNAME="+l.hostname)
 	if l.env, err = plan.Environment(pod, c, s.cfg.Address, p.record.Address, append(base, volumes...),
 		s.objectsOf(p.uid)); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
@@ -109,8 +127,26 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	if l.command, err = plan.Command(c, entrypoint, cmd, l.env); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
-	l.command[0], err = program(l.command[0], l.root, l.dir, l.env)
-	return l, err
+	if l.command[0], err = l.files().program(l.command[0], l.dir, l.env); err != nil {
+		return l, err
+	}
+	if l.isolated {
+		l.command[0] = within(l.root, l.command[0])
+	} else if l.root != "" && linksDynamically(l.command[0]) {
+		return l, fmt.Errorf("%w: %s of the image is linked dynamically and would use the libraries of the host, since "+
+			"containers have no root directories of their own here: %w", errConfig, within(l.root, l.command[0]), s.roots)
+	}
+	return l, nil
+}
+
+// linksDynamically reports whether a program uses libraries that are not in it.
+func linksDynamically(program string) bool {
+	f, err := elf.Open(program)
+	if err != nil {
+		return false // a script, for example
+	}
+	defer f.Close()
+	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // serviceLinks returns the variables for the services of a pod's namespace. A container starts without them if they are
@@ -145,72 +181,92 @@ func (s *Pods) hello(c *schedulingv1.Container, address string) []string {
 	return out
 }
 
-// volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an
-// image is unpacked, links to them are where the container expects them. Disks of clouds and networks, and every other
-// source that the node does not have, are refused: a container must not write beside the disk that it relies on. Of the
-// host nothing is made for a pod with a user of its own: it gets what that user
-// may reach.
-func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
+// volumes makes the directories of a container's volumes ready and returns the variables that say where they are. In a
+// root directory of the container's own they are mounted where the container expects them; in an unpacked image without
+// that, links lead to them. Disks of clouds and networks, and every other source that the node does not have, are
+// refused: a container must not write beside the disk that it relies on. Of the host nothing is made for a pod with a
+// user of its own: it gets what that user may reach.
+func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l *launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
-		i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
-			return v.GetName() == m.GetName()
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("%w: the pod has no volume %q", errConfig, m.GetName())
-		}
-		sub := m.GetSubPath()
-		if sub != "" && !filepath.IsLocal(sub) {
-			return nil, fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
-		}
-		var dir string
-		switch v := pod.GetSpec().GetVolumes()[i]; {
-		// One without a source is an empty directory, as in Kubernetes.
-		case v.GetEmptyDir() != nil, proto.Equal(v, &schedulingv1.Volume{Name: v.GetName()}):
-			at := filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes")
-			dir = filepath.Join(at, v.GetName(), sub)
-			if err := s.makeDir(at); err != nil {
-				return nil, err
-			}
-			if err := makeOwn(at, path.Join(v.GetName(), filepath.ToSlash(sub)), l.user); err != nil {
-				return nil, err
-			}
-		case v.GetHostPath() != nil:
-			dir = filepath.Join(v.GetHostPath().GetPath(), sub)
-			if l.user == nil {
-				err = os.MkdirAll(dir, 0o700)
-			} else if _, err = os.Stat(dir); err != nil {
-				err = fmt.Errorf(
-					"%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on the host", errConfig,
-					dir)
-			}
-			if err != nil {
-				return nil, err
-			}
-		case v.GetPersistentVolumeClaim() != nil:
-			if dir, err = s.localVolume(p, v.GetName(), sub, l.user); err != nil {
-				return nil, err
-			}
-		case v.GetAwsElasticBlockStore() != nil, v.GetGcePersistentDisk() != nil, v.GetAzureDisk() != nil,
-			v.GetIscsi() != nil, v.GetRbd() != nil:
-			return nil, fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, v.GetName())
-		default:
-			var ok bool
-			if dir, ok, err = s.configVolume(pod, c, v, sub, l.user); err != nil {
-				return nil, err
-			} else if !ok {
-				return nil, fmt.Errorf("%w: volume %q has a source that this node cannot mount", errConfig, v.GetName())
-			}
-		}
-		if err := link(l, m.GetMountPath(), dir); err != nil {
+		from, sub, err := s.volume(p, pod, c, m, l.user)
+		if err != nil {
 			return nil, err
 		}
-		env = append(env, plan.VolumeVariable(m.GetName())+"="+dir)
+		at, err := l.show(process.Mount{From: from, Sub: sub, To: m.GetMountPath(), ReadOnly: m.GetReadOnly()})
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, plan.VolumeVariable(m.GetName())+"="+at)
 	}
-	dir, account, err := s.accountVolume(pod, l.user)
+	dir, err := s.accountVolume(pod, l.user)
 	if err != nil || dir == "" {
 		return env, err
 	}
-	return append(env, account...), link(l, accountPath, dir)
+	at, err := l.show(process.Mount{From: dir, To: accountPath, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	account, err := s.accountVariables(at)
+	return append(env, account...), err
+}
+
+// volume makes what a container mounts ready: sub of the directory or the file from.
+func (s *Pods) volume(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, m *schedulingv1.VolumeMount,
+	user *process.User,
+) (from, sub string, err error) {
+	i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
+		return v.GetName() == m.GetName()
+	})
+	if i < 0 {
+		return "", "", fmt.Errorf("%w: the pod has no volume %q", errConfig, m.GetName())
+	}
+	if sub = m.GetSubPath(); sub != "" && !filepath.IsLocal(sub) {
+		return "", "", fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
+	}
+	switch v := pod.GetSpec().GetVolumes()[i]; {
+	// One without a source is an empty directory, as in Kubernetes.
+	case v.GetEmptyDir() != nil, proto.Equal(v, &schedulingv1.Volume{Name: v.GetName()}):
+		at := filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes")
+		if err := s.makeDir(at); err != nil {
+			return "", "", err
+		}
+		return filepath.Join(at, v.GetName()), sub, makeOwn(at, path.Join(v.GetName(), filepath.ToSlash(sub)), user)
+	case v.GetHostPath() != nil:
+		from = v.GetHostPath().GetPath()
+		if at := filepath.Join(from, sub); user == nil {
+			err = os.MkdirAll(at, 0o700)
+		} else if _, err = os.Stat(at); err != nil {
+			err = fmt.Errorf("%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on "+
+				"the host", errConfig, at)
+		}
+		return from, sub, err
+	case v.GetPersistentVolumeClaim() != nil:
+		from, err = s.localVolume(p, v.GetName(), sub, user)
+		return from, sub, err
+	case v.GetAwsElasticBlockStore() != nil, v.GetGcePersistentDisk() != nil, v.GetAzureDisk() != nil,
+		v.GetIscsi() != nil, v.GetRbd() != nil:
+		return "", "", fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, v.GetName())
+	default:
+		from, ok, err := s.configVolume(pod, c, v, sub, user)
+		if err == nil && !ok {
+			err = fmt.Errorf("%w: volume %q has a source that this node cannot mount", errConfig, v.GetName())
+		}
+		return from, sub, err
+	}
+}
+
+// show has a container see a volume, and returns where it does.
+func (l *launch) show(m process.Mount) (at string, err error) {
+	if !l.isolated {
+		dir := filepath.Join(m.From, m.Sub)
+		return dir, link(*l, m.To, dir)
+	}
+	m.To = path.Clean("/" + m.To)
+	if m.To == "/" || within("/proc", m.To) != "" {
+		return "", fmt.Errorf("%w: nothing can be mounted at %s", errConfig, m.To)
+	}
+	l.mounts = append(l.mounts, m)
+	return m.To, nil
 }
 
 // link puts a link to dir at a path of an unpacked image.
@@ -259,50 +315,75 @@ func workingDir(wanted string, l launch) (string, error) {
 	return filepath.Join(below, rel), nil
 }
 
-// program returns the absolute path of a container's program: in the unpacked image, or on the host if there is none.
-func program(name, root, dir string, env []string) (string, error) {
+// files are those that a container's processes see.
+type files struct {
+	root   string          // of the unpacked image; empty: the host's
+	mounts []process.Mount // in root
+}
+
+func (l launch) files() files { return files{l.root, l.mounts} }
+
+// program returns the absolute path, on the host, of a program for processes in a directory: one in root, or of the
+// host if there is none.
+func (f files) program(name, dir string, env []string) (string, error) {
 	var places []string
 	switch {
 	case !strings.Contains(name, "/"):
 		for _, d := range filepath.SplitList(variable(env, "PATH")) {
 			places = append(places, path.Join(d, name))
 		}
-	case path.IsAbs(name) || root == "":
+	case path.IsAbs(name) || f.root == "":
 		places = []string{name}
 	default:
-		rel, err := filepath.Rel(root, dir)
-		if err != nil {
-			return "", err
-		}
-		places = []string{path.Join("/", rel, name)}
+		places = []string{path.Join(within(f.root, dir), name)}
 	}
 	for _, p := range places {
-		if full, ok := executable(p, root, dir); ok {
+		if full, ok := f.executable(p, dir); ok {
 			return full, nil
 		}
 	}
 	where := "on the machine"
-	if root != "" {
+	if f.root != "" {
 		where = "in the image"
 	}
 	return "", fmt.Errorf("%w: no program %q %s", errConfig, name, where)
 }
 
-func executable(name, root, dir string) (string, bool) {
-	if root == "" {
+func (f files) executable(name, dir string) (string, bool) {
+	if f.root == "" {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(dir, name)
 		}
 		info, err := os.Stat(name)
 		return name, err == nil && runnable(info)
 	}
-	r, err := os.OpenRoot(root)
+	full, below, rest := filepath.Join(f.root, name), f.root, path.Clean("/"+name)
+	for _, m := range f.mounts { // the innermost one, later ones first
+		if in := within(m.To, path.Clean("/"+name)); in != "" && len(in) <= len(rest) {
+			below, rest = filepath.Join(m.From, m.Sub), in
+		}
+	}
+	if rest == "/" { // a single file is mounted
+		info, err := os.Stat(below)
+		return full, err == nil && runnable(info)
+	}
+	r, err := os.OpenRoot(below)
 	if err != nil {
 		return "", false
 	}
 	defer r.Close()
-	info, err := r.Stat(strings.TrimPrefix(path.Clean("/"+name), "/"))
-	return filepath.Join(root, name), err == nil && runnable(info)
+	info, err := r.Stat(rest[1:])
+	return full, err == nil && runnable(info)
+}
+
+// within returns the path of what is in a directory for those whose root that is: "/" is the directory itself. It is
+// empty for what is not in the directory.
+func within(dir, at string) string {
+	rel, err := filepath.Rel(dir, at)
+	if err != nil || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return path.Clean("/" + rel)
 }
 
 func runnable(info fs.FileInfo) bool { return info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -20,8 +21,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// execPatience is how long a command that was killed may keep its output open.
-const execPatience = 2 * time.Second
+const (
+	// execPatience is how long a command that was killed may keep its output open.
+	execPatience = 2 * time.Second
+	// adoptPatience is how long a command waits for the agent to take over the process of its container.
+	adoptPatience = 10 * time.Second
+)
 
 // exec runs a command in the directory and the environment of a running container, as its user, and returns its exit
 // code. It belongs to the container: it ends with it, or with the delivery, and then with all that it started.
@@ -53,17 +58,33 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 		return 0, err
 	}
 	defer end()
-	err = s.cfg.Supervisor.StartBeside(c.Spec.Name, cmd, c.Spec.User)
-	if errors.Is(err, process.ErrNoProcess) {
-		return 0, fmt.Errorf("container %q does not run", name)
-	}
-	if err != nil {
+	if err := s.startBeside(ctx, uid, name, c, cmd); err != nil {
 		return 0, err
 	}
 	begin(cancel)
 	err = cmd.Wait()
 	end()
 	return exitCode(err)
+}
+
+// startBeside starts a command beside a container's process. An agent that has just begun may not have taken that over
+// yet.
+func (s *Pods) startBeside(ctx context.Context, uid, name string, c container, cmd *exec.Cmd) error {
+	for until := time.Now().Add(adoptPatience); ; {
+		err := s.cfg.Supervisor.StartBeside(c.Spec.Name, cmd, c.Spec.User)
+		if !errors.Is(err, process.ErrNoProcess) {
+			return err
+		}
+		now, _, err := s.find(uid, name)
+		if err != nil || now.Exit != nil || now.Starts != c.Starts || time.Now().After(until) {
+			return fmt.Errorf("container %q does not run", name)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(askAgain):
+		}
+	}
 }
 
 // exitCode returns the exit code of a command, as shells say it, by the error of its Wait.
@@ -188,9 +209,13 @@ func (t terminalInput) Close() error {
 
 // commandPath returns the path of a command that runs in a container.
 func commandPath(c container, name string) (string, error) {
-	path, err := program(name, c.Root, c.Spec.Dir, c.Spec.Env)
+	if c.Spec.Root != nil {
+		path, err := files{c.Root, c.Spec.Mounts}.program(name, filepath.Join(c.Root, c.Spec.Dir), c.Spec.Env)
+		return within(c.Root, path), err
+	}
+	path, err := files{root: c.Root}.program(name, c.Spec.Dir, c.Spec.Env)
 	if err != nil && c.Root != "" { // a tool of the host, which is there for every user
-		path, err = program(name, "", c.Spec.Dir, c.Spec.Env)
+		path, err = files{}.program(name, c.Spec.Dir, c.Spec.Env)
 	}
 	return path, err
 }

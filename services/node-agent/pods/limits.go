@@ -33,9 +33,13 @@ func weightOf(pod *schedulingv1.Pod) cgroup.Limits {
 	return cgroup.Limits{MilliCPURequest: requests.MilliCPU, MemoryRequest: requests.Memory}
 }
 
-// enforceable returns the verdict on a pod with limits that this machine cannot enforce.
+// enforceable returns the verdict on a pod that asks for limits or for a security context that this machine cannot
+// enforce.
 func (s *Pods) enforceable(pod *schedulingv1.Pod) plan.Verdict {
 	spec := pod.GetSpec()
+	if verdict := plan.WithoutIsolation(spec, s.roots, s.namespaces); verdict.Phase != "" {
+		return verdict
+	}
 	if !slices.ContainsFunc(slices.Concat(spec.GetInitContainers(), spec.GetContainers()),
 		func(c *schedulingv1.Container) bool { return limitsOf(c).Bound() }) {
 		return plan.Verdict{}

@@ -90,6 +90,9 @@ type Pods struct {
 	cleared *controller.Loop // by uid: volumes whose directories are to go
 	actions sync.WaitGroup   // probes and hooks that run
 
+	// Why processes here have no root directories, or user namespaces, of their own; nil if they have.
+	roots, namespaces error
+
 	logs      *logs
 	configs   configs
 	accounts  accounts
@@ -129,6 +132,10 @@ func New(cfg Config) (*Pods, error) {
 	s.conditions = plan.Conditions(plan.Usage{}, plan.Pressures{})
 	if err := s.openUsers(); err != nil {
 		return nil, err
+	}
+	s.roots, s.namespaces = process.CanMount(), process.CanMap()
+	if cfg.Users.Count == 0 {
+		s.namespaces = errors.New("pods run as the user of their node's agent")
 	}
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -229,6 +229,10 @@ const (
 // the directory that the file is in.
 const shim = `trap : HUP INT QUIT TERM; "$@" 3>&-; set -- $?; echo "$1" >&3; exit "$1"`
 
+// rootShim is shim for a container with a root directory of its own: the shell is in that once something can be read
+// from its door (see process.Root), and its first argument is the working directory.
+const rootShim = `echo >&4 && read -r _ <&4 || exit 125; exec 4>&-; cd "$1" || exit 126; shift; ` + shim
+
 func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Sprintf("exit.%d", start)) }
 
 // howItEnded returns how a container's process ended: what its shim wrote down, else what the supervisor saw. asked

@@ -1,7 +1,9 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -24,33 +26,72 @@ func CanResolve() error {
 	return process.CanMount()
 }
 
-// resolverFile is the name of a pod's own, in its directory.
-const resolverFile = "resolv.conf"
+// Names of a pod's own files, in its directory.
+const (
+	resolverFile = "resolv.conf"
+	hostsFile    = "hosts"
+)
 
-// resolver returns the mounts that show a container its pod's resolv.conf; none if the pod resolves names as the host
-// does. A file that containers see already is not changed.
-func (s *Pods) resolver(pod *schedulingv1.Pod) ([]process.Mount, error) {
+// hostHosts is the host's file of hosts.
+const hostHosts = "/etc/hosts"
+
+// ownFiles returns the mounts that show a container its pod's resolv.conf and hosts; none if the pod has those of the
+// host and the container its root directory. Containers that run see what is changed.
+func (s *Pods) ownFiles(p *pod, pod *schedulingv1.Pod, isolated bool) ([]process.Mount, error) {
+	resolver, err := s.resolver(pod)
+	if err != nil {
+		return nil, err
+	}
+	dir := s.dir(pod.GetMetadata().GetUid())
+	var out []process.Mount
+	if resolver != "" {
+		m, err := s.ownFile(filepath.Join(dir, resolverFile), resolver, hostResolver)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	} else if _, err := os.Stat(hostResolver); err == nil && isolated {
+		out = append(out, process.Mount{From: hostResolver, To: hostResolver, ReadOnly: true})
+	}
+	if !isolated && len(pod.GetSpec().GetHostAliases()) == 0 {
+		return out, nil
+	}
+	host, err := os.ReadFile(hostHosts)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	m, err := s.ownFile(filepath.Join(dir, hostsFile), plan.Hosts(pod, p.record.Address, names.Domain, string(host)),
+		hostHosts)
+	return append(out, m), err
+}
+
+// ownFile returns the mount that shows a container a file with a text in the place of one of the host.
+func (s *Pods) ownFile(file, text, place string) (process.Mount, error) {
+	if s.roots != nil {
+		return process.Mount{}, fmt.Errorf("%w: a file %s of its own: %w", errConfig, place, s.roots)
+	}
+	if now, err := os.ReadFile(file); err != nil || string(now) != text {
+		if err := writeWhole(file, text); err != nil {
+			return process.Mount{}, err
+		}
+	}
+	return process.Mount{From: file, To: place}, nil
+}
+
+// resolver returns the text of a pod's resolv.conf; empty if the pod resolves names as the host does.
+func (s *Pods) resolver(pod *schedulingv1.Pod) (string, error) {
 	var host plan.Resolver
 	if c, err := dns.ClientConfigFromFile(hostResolver); err == nil {
 		host = plan.Resolver{Servers: c.Servers, Search: c.Search, Options: optionsOf(c)}
 	}
 	r, own, err := plan.ResolverOf(pod, s.cfg.DNS, names.Domain, host)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errConfig, err)
+		return "", fmt.Errorf("%w: %w", errConfig, err)
 	}
 	if !own {
-		return nil, nil
+		return "", nil
 	}
-	if err := CanResolve(); err != nil {
-		return nil, fmt.Errorf("%w: a resolv.conf of its own: %w", errConfig, err)
-	}
-	file := filepath.Join(s.dir(pod.GetMetadata().GetUid()), resolverFile)
-	if text, err := os.ReadFile(file); err != nil || string(text) != r.Text() {
-		if err := writeWhole(file, r.Text()); err != nil {
-			return nil, err
-		}
-	}
-	return []process.Mount{{From: file, To: hostResolver}}, nil
+	return r.Text(), nil
 }
 
 // writeWhole replaces a file that everybody may read, in one step.

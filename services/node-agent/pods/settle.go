@@ -446,7 +446,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		s.hinder(ctx, p, c, of, err)
 		return nil
 	}
-	mounts, err := s.resolver(object)
+	own, err := s.ownFiles(p, object, l.isolated)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil
@@ -458,7 +458,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	if spec.Stdout, spec.Stderr, err = s.makeLog(dir, c.Starts+1, user); err != nil {
 		return err
 	}
-	spec.Limits, spec.PoolLimits, spec.Mounts = limitsOf(of), weightOf(object), mounts
+	spec.Limits, spec.PoolLimits, spec.Mounts = limitsOf(of), weightOf(object), append(spec.Mounts, own...)
 	s.mu.Lock()
 	c.Last, c.Exit, c.Asked, c.obstacle = c.Exit, nil, false, nil
 	p.forget(of.GetName())

@@ -137,7 +137,7 @@ func (s *Pods) resolveVolumes(ctx context.Context, p *pod, object *schedulingv1.
 	return s.save(p)
 }
 
-// localVolume makes the directory of a pod's volume ready for the pod's user, and returns the path of sub in it.
+// localVolume makes the directory of a pod's volume, and sub in it, ready for the pod's user, and returns its path.
 func (s *Pods) localVolume(p *pod, name, sub string, user *process.User) (string, error) {
 	uid := p.record.Volumes[name]
 	if uid == "" {
@@ -158,7 +158,7 @@ func (s *Pods) localVolume(p *pod, name, sub string, user *process.User) (string
 	if sub == "" {
 		return data, nil
 	}
-	return filepath.Join(data, sub), makeOwn(data, path.Clean(filepath.ToSlash(sub)), user)
+	return data, makeOwn(data, path.Clean(filepath.ToSlash(sub)), user)
 }
 
 // handOver gives a volume to a pod's user. What runs of another pod that has it would lose it, so that is refused; of

@@ -540,9 +540,9 @@ func TestATemplateIsRefusedForWhatIsNotInForce(t *testing.T) {
 	tab := tables(t)
 	probed := template("a", "")
 	probed.Spec.SecurityContext = &structpb.Struct{Fields: map[string]*structpb.Value{
-		"fsGroup": structpb.NewNumberValue(5),
+		"runAsUser": structpb.NewNumberValue(-5),
 	}}
-	field := []string{"spec.template.spec.securityContext.fsGroup"}
+	field := []string{"spec.template.spec.securityContext.runAsUser"}
 	_, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
 		Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: probed},
 	})
@@ -556,7 +556,7 @@ func TestATemplateIsRefusedForWhatIsNotInForce(t *testing.T) {
 		t.Errorf("DaemonSet = %v", err)
 	}
 	_, err = tab.Pods.Create(t.Context(), &schedulingv1.Pod{Metadata: meta("p"), Spec: probed.Spec})
-	if !slices.Equal(wrong(err), []string{"spec.securityContext.fsGroup"}) {
+	if !slices.Equal(wrong(err), []string{"spec.securityContext.runAsUser"}) {
 		t.Errorf("Pod = %v", err)
 	}
 }

@@ -4,15 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-
-	"google.golang.org/protobuf/types/known/structpb"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/lifecycle"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/podconfig"
+	"github.com/windlass-dev/windlass/kit/security"
 )
 
 // SpecNotInForce returns the fields of a pod's spec, or of a template's, below path that are not in force: fields
@@ -20,9 +18,7 @@ import (
 // default value is always in force.
 func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fault, warnings []string) {
 	f := &unforced{}
-	f.runAs(path+".securityContext", spec.GetSecurityContext())
 	f.warnIf(spec.GetRuntimeClassName() != "", path+".runtimeClassName")
-	f.warnIf(len(spec.GetHostAliases()) > 0, path+".hostAliases")
 	for i, v := range spec.GetVolumes() {
 		f.warnIf(v.GetPersistentVolumeClaim().GetReadOnly(),
 			fmt.Sprintf("%s.volumes[%d].persistentVolumeClaim.readOnly", path, i))
@@ -34,7 +30,10 @@ func SpecNotInForce(path string, spec *schedulingv1.PodSpec) (fields []object.Fa
 	for i, c := range spec.GetContainers() {
 		f.container(fmt.Sprintf("%s.containers[%d]", path, i), c)
 	}
-	return slices.Concat(f.fields, podconfig.Check(path, spec), lifecycle.Check(path, spec)), f.warnings
+	asked, warnings := security.Check(path, spec)
+	_, aliases := podconfig.Aliases(path, spec)
+	return slices.Concat(f.fields, asked, aliases, podconfig.Check(path, spec), lifecycle.Check(path, spec)),
+		append(f.warnings, warnings...)
 }
 
 // unforced collects what is not in force.
@@ -63,45 +62,4 @@ func (f *unforced) container(at string, c *schedulingv1.Container) {
 			f.refuse(at+".resources.limits['"+name+"']", "the container could use more")
 		}
 	}
-	f.runAs(at+".securityContext", c.GetSecurityContext())
-}
-
-// runAs refuses the users and groups that a container asks to run as, and warns of everything else of a security
-// context.
-func (f *unforced) runAs(path string, context *structpb.Struct) {
-	for _, name := range slices.Sorted(maps.Keys(context.GetFields())) {
-		switch v := context.GetFields()[name]; {
-		case unset(v):
-		case strings.HasPrefix(name, "runAs"):
-			f.refuse(path+"."+name, "a pod has a user that the node's agent chooses")
-		case name == "fsGroup" || name == "supplementalGroups":
-			f.refuse(path+"."+name, "a pod has no supplementary groups")
-		case name == "allowPrivilegeEscalation": // false is always in force
-			f.warnIf(v.GetBoolValue(), path+"."+name)
-		default:
-			f.warn(path + "." + name)
-		}
-	}
-}
-
-// unset reports whether a value is empty or false, also in all parts.
-func unset(v *structpb.Value) bool {
-	switch k := v.GetKind().(type) {
-	case *structpb.Value_BoolValue:
-		return !k.BoolValue
-	case *structpb.Value_StringValue:
-		return k.StringValue == ""
-	case *structpb.Value_ListValue:
-		return len(k.ListValue.GetValues()) == 0
-	case *structpb.Value_StructValue:
-		for _, part := range k.StructValue.GetFields() {
-			if !unset(part) {
-				return false
-			}
-		}
-		return true
-	case *structpb.Value_NumberValue:
-		return false // user 0 is one
-	}
-	return true
 }

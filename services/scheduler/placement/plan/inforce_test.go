@@ -51,20 +51,43 @@ func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
 			},
 			nil,
 		},
-		"a user, and the root user": {
-			`{"securityContext": {"runAsNonRoot": true, "fsGroup": 5},
-				"containers": [{"name": "a", "securityContext": {"runAsUser": 0}}]}`,
+		"users and groups": {
+			`{"securityContext": {"runAsNonRoot": true, "runAsUser": 5, "fsGroup": 5}, "containers": [{"name": "a",
+				"securityContext": {"runAsUser": 0, "runAsGroup": 7, "readOnlyRootFilesystem": true,
+				"capabilities": {"drop": ["ALL"]}}}]}`,
+			nil,
 			[]string{
-				"spec.securityContext.fsGroup", "spec.securityContext.runAsNonRoot",
-				"spec.containers[0].securityContext.runAsUser",
+				"spec.securityContext.fsGroup: not in force as a group; each container of a pod can write its volumes without it",
+			},
+		},
+		"entries for the file of hosts": {
+			`{"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a.example", "b"]}, {"ip": "ten", "hostnames": ["UPPER"]},
+				{"hostnames": ["c"], "other": 1}], "containers": [{"name": "a"}]}`,
+			[]string{
+				"spec.hostAliases[1].ip", "spec.hostAliases[1].hostnames[0]", "spec.hostAliases[2].other",
+				"spec.hostAliases[2].ip",
+			},
+			nil,
+		},
+		"wrong users and groups": {
+			`{"securityContext": {"runAsUser": -1, "runAsGroup": 1.5, "fsGroup": "5", "supplementalGroups": [4]},
+				"initContainers": [{"name": "i", "securityContext": {"runAsUser": 2147483648}}],
+				"containers": [{"name": "a", "securityContext": {"runAsNonRoot": "yes", "readOnlyRootFilesystem": 1}}]}`,
+			[]string{
+				"spec.securityContext.runAsUser", "spec.securityContext.runAsGroup", "spec.securityContext.fsGroup",
+				"spec.securityContext.supplementalGroups", "spec.initContainers[0].securityContext.runAsUser",
+				"spec.containers[0].securityContext.runAsNonRoot",
+				"spec.containers[0].securityContext.readOnlyRootFilesystem",
 			},
 			nil,
 		},
 		"more of a security context": {
-			`{"containers": [{"name": "a", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true}}]}`,
+			`{"containers": [{"name": "a", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true,
+				"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}}}]}`,
 			nil,
 			[]string{
 				"spec.containers[0].securityContext.allowPrivilegeEscalation: stored and not in force yet",
+				"spec.containers[0].securityContext.capabilities.add: stored and not in force yet",
 				"spec.containers[0].securityContext.privileged: stored and not in force yet",
 			},
 		},

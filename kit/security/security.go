@@ -1,0 +1,121 @@
+// Package security reads the security contexts of pods and containers: what a container's processes run as. The
+// scheduler checks them; the agent of the node acts on them. It does no I/O. Names, defaults and rules are those of
+// Kubernetes, core/v1.
+package security
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/untyped"
+)
+
+// Context is what a container asks for; what it does not say is as the pod says.
+type Context struct {
+	User, Group  *uint32 // nil: as the image says
+	NonRoot      bool    // it must not be user 0
+	ReadOnlyRoot bool
+}
+
+// Of returns what a container of a pod asks for. Values that Check refuses count as not given.
+func Of(spec *schedulingv1.PodSpec, c *schedulingv1.Container) Context {
+	var out Context
+	r := &untyped.Reader{}
+	for _, from := range []*structpb.Struct{spec.GetSecurityContext(), c.GetSecurityContext()} {
+		if n, ok := r.Number("", from, "runAsUser", 0); ok {
+			out.User = new(uint32(n))
+		}
+		if n, ok := r.Number("", from, "runAsGroup", 0); ok {
+			out.Group = new(uint32(n))
+		}
+		if v := from.GetFields()["runAsNonRoot"]; !absent(v) {
+			out.NonRoot = v.GetBoolValue()
+		}
+	}
+	out.ReadOnlyRoot = r.Flag("", c.GetSecurityContext(), "readOnlyRootFilesystem")
+	return out
+}
+
+// Check returns the fields of the security contexts of a pod's spec, below path, that have wrong values or that no node
+// acts on although the pod would mean something else without them, and warnings about the others that no node acts on.
+func Check(path string, spec *schedulingv1.PodSpec) (faults []object.Fault, warnings []string) {
+	r := &reader{}
+	r.context(path+".securityContext", spec.GetSecurityContext())
+	for _, list := range []struct {
+		name string
+		of   []*schedulingv1.Container
+	}{{"initContainers", spec.GetInitContainers()}, {"containers", spec.GetContainers()}} {
+		for i, c := range list.of {
+			r.context(fmt.Sprintf("%s.%s[%d].securityContext", path, list.name, i), c.GetSecurityContext())
+		}
+	}
+	return r.Faults, r.warnings
+}
+
+type reader struct {
+	untyped.Reader
+	warnings []string
+}
+
+func (r *reader) context(at string, context *structpb.Struct) {
+	for _, name := range []string{"runAsUser", "runAsGroup", "fsGroup"} {
+		if _, ok := r.Number(at, context, name, 0); ok && name == "fsGroup" {
+			r.warnings = append(r.warnings, at+".fsGroup: not in force as a group; "+
+				"each container of a pod can write its volumes without it")
+		}
+	}
+	r.Flag(at, context, "runAsNonRoot")
+	r.Flag(at, context, "readOnlyRootFilesystem")
+	for _, name := range slices.Sorted(maps.Keys(context.GetFields())) {
+		v, at := context.GetFields()[name], untyped.Join(at, name)
+		switch name {
+		case "runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot", "readOnlyRootFilesystem":
+		case "fsGroupChangePolicy": // a volume is the pod's in any case
+		case "supplementalGroups":
+			if !unset(v) {
+				r.Fault(at, "is not in force yet: a pod has no supplementary groups")
+			}
+		case "capabilities": // what is to be dropped is dropped, or is of no use outside the pod
+			r.warnUnless(unset(v.GetStructValue().GetFields()["add"]), at+".add")
+		default:
+			r.warnUnless(unset(v), at)
+		}
+	}
+}
+
+func (r *reader) warnUnless(ok bool, at string) {
+	if !ok {
+		r.warnings = append(r.warnings, at+": stored and not in force yet")
+	}
+}
+
+func absent(v *structpb.Value) bool {
+	_, null := v.GetKind().(*structpb.Value_NullValue)
+	return v == nil || null
+}
+
+// unset reports whether a value is empty or false, also in all parts.
+func unset(v *structpb.Value) bool {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		return !k.BoolValue
+	case *structpb.Value_StringValue:
+		return k.StringValue == ""
+	case *structpb.Value_ListValue:
+		return len(k.ListValue.GetValues()) == 0
+	case *structpb.Value_StructValue:
+		for _, part := range k.StructValue.GetFields() {
+			if !unset(part) {
+				return false
+			}
+		}
+	case *structpb.Value_NumberValue:
+		return false
+	}
+	return true
+}
