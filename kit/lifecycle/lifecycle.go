@@ -38,6 +38,8 @@ type Container struct {
 	Startup, Liveness, Readiness *Probe // nil: none
 	PostStart, PreStop           *Action
 	Sidecar                      bool
+	// LogsOnError: the end of the log takes the place of a termination message that the container did not write.
+	LogsOnError bool
 }
 
 // Probe checks a container regularly.
@@ -125,7 +127,9 @@ func Check(path string, spec *schedulingv1.PodSpec) []object.Fault {
 }
 
 func (r *reader) container(at string, c *schedulingv1.Container, init bool, grace time.Duration) Container {
-	out := Container{Sidecar: init && placement.IsSidecar(c)}
+	out := Container{
+		Sidecar: init && placement.IsSidecar(c), LogsOnError: c.GetTerminationMessagePolicy() == fallbackToLogs,
+	}
 	for _, p := range []struct {
 		name string
 		of   *structpb.Struct

@@ -397,6 +397,9 @@ func Check(at string, spec *schedulingv1.PodSpec) []object.Fault {
 	}
 	for i, v := range spec.GetVolumes() {
 		at := fmt.Sprintf("%s.volumes[%d]", at, i)
+		if m := v.GetEmptyDir().GetMedium(); m != "" && m != "Memory" {
+			r.Fault(at+".emptyDir.medium", "is not in force yet: the node has only its disk and memory")
+		}
 		volume, _ := r.volume(at, v)
 		for _, s := range volume.Sources {
 			for _, f := range s.Files {
@@ -414,6 +417,11 @@ func Check(at string, spec *schedulingv1.PodSpec) []object.Fault {
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		for i, c := range containers(spec)[list] {
+			for j, m := range c.GetVolumeMounts() {
+				if m.GetSubPath() != "" && m.GetSubPathExpr() != "" {
+					r.Fault(fmt.Sprintf("%s.%s[%d].volumeMounts[%d].subPathExpr", at, list, i, j), "must not be set beside subPath")
+				}
+			}
 			if p := c.GetImagePullPolicy(); p != "" && !slices.Contains(pullPolicies, p) {
 				r.Fault(fmt.Sprintf("%s.%s[%d].imagePullPolicy", at, list, i), "must be %s", strings.Join(pullPolicies, ", "))
 			}

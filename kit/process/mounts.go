@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,4 +88,49 @@ func (m Mount) onHost(user *User) error {
 	}
 	defer unix.Close(source)
 	return unix.Mount(fdPath(source), m.To, "", unix.MS_BIND, "")
+}
+
+// unmountIn unmounts what this process sees mounted in a directory.
+func unmountIn(dir string) error {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	at, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil // it is not there
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) <= mountPoint {
+			continue
+		}
+		point := unescape(fields[mountPoint])
+		if rel, err := filepath.Rel(at, point); err != nil || !filepath.IsLocal(rel) {
+			continue
+		}
+		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmount %s: %w", point, err)
+		}
+	}
+	return nil
+}
+
+// mountPoint is the field of a line of mountinfo with the mount's path. Source: proc_pid_mountinfo(5).
+const mountPoint = 4
+
+// unescape returns a path of mountinfo, which writes some characters as a backslash and three octal digits.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
 }

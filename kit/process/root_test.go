@@ -16,8 +16,8 @@ import (
 // wrapped is what a wrapper does with its door, then with its arguments as its child's command line.
 const wrapped = `echo >&3 && read -r _ <&3 || exit 125; exec 3>&-; trap : TERM; "$@"`
 
-// inRoot is a process with a root of its own, in which there are the host's programs: a wrapper of a shell that runs the
-// script as root of its user namespace.
+// inRoot is a process with a root of its own, in which there are the host's programs: a wrapper of a shell that runs
+// the script as root of its user namespace.
 func inRoot(t *testing.T, dir, script string, change func(*process.Spec)) process.Spec {
 	t.Helper()
 	for _, err := range []error{process.CanMount(), process.CanMap()} {
@@ -175,9 +175,9 @@ echo ready; exec sleep 1000`, func(sp *process.Spec) {
 		t.Fatal(err)
 	}
 	for what, m := range map[string]process.Mount{
-		"out of a volume by a link": {From: volume, Sub: "out", To: "/data"},
-		"out of a volume":           {From: volume, Sub: "../closed", To: "/data"},
-		"what is missing":           {From: filepath.Join(dir, "missing"), To: "/data"},
+		"out of a volume by a link":  {From: volume, Sub: "out", To: "/data"},
+		"out of a volume":            {From: volume, Sub: "../closed", To: "/data"},
+		"what is missing":            {From: filepath.Join(dir, "missing"), To: "/data"},
 		"what the user cannot reach": {From: filepath.Join(closed, "b"), To: "/data"},
 	} {
 		sp := sp
@@ -232,4 +232,3 @@ func TestAWrapperThatDoesNotBeginIsNotStarted(t *testing.T) {
 		t.Error(err)
 	}
 }
-

@@ -145,3 +145,24 @@ func field(pod *schedulingv1.Pod, host, address, path string) (string, error) {
 func VolumeVariable(volume string) string {
 	return "WINDLASS_VOLUME_" + strings.ToUpper(strings.ReplaceAll(volume, "-", "_"))
 }
+
+// SubPath returns what of a volume a container mounts; empty: all. env is the container's environment without the
+// variables of volumes.
+func SubPath(m *schedulingv1.VolumeMount, env []string) (string, error) {
+	if m.GetSubPathExpr() == "" {
+		return m.GetSubPath(), nil
+	}
+	var missing []string
+	sub := Expand(m.GetSubPathExpr(), func(name string) (string, bool) {
+		v, ok := lookup(env, name)
+		if !ok {
+			missing = append(missing, name)
+		}
+		return v, ok
+	})
+	if len(missing) > 0 {
+		return "", fmt.Errorf("subPathExpr %q of volume %q: no variable %s", m.GetSubPathExpr(), m.GetName(),
+			strings.Join(missing, ", "))
+	}
+	return sub, nil
+}

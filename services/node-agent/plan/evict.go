@@ -137,7 +137,7 @@ func shortage(p Pressure, used, asked int64) string {
 func overLimit(u PodUse) string {
 	spec := u.Pod.GetSpec()
 	for _, v := range spec.GetVolumes() {
-		limit, ok := diskAmount(v.GetEmptyDir().GetSizeLimit())
+		limit, ok := SizeLimit(v.GetEmptyDir())
 		if ok && u.Disk.Volumes[v.GetName()] > limit {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q.", v.GetName(),
 				quantity(EphemeralStorage, limit))
@@ -163,6 +163,11 @@ func overLimit(u PodUse) string {
 			quantity(EphemeralStorage, total) + "."
 	}
 	return ""
+}
+
+// SizeLimit returns how large an emptyDir may become, in bytes; false if there is no limit.
+func SizeLimit(v *schedulingv1.EmptyDirVolumeSource) (int64, bool) {
+	return diskAmount(v.GetSizeLimit())
 }
 
 // diskAmount returns an amount of disk in bytes; false if there is none.

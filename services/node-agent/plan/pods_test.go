@@ -485,3 +485,21 @@ func TestCommandsAndEnvironments(t *testing.T) {
 		t.Error("a field that is not there is no error")
 	}
 }
+
+func TestSubPath(t *testing.T) {
+	env := []string{"A=x", "B=y"}
+	for what, c := range map[string]struct {
+		mount *schedulingv1.VolumeMount
+		want  string
+		ok    bool
+	}{
+		"all of it":          {&schedulingv1.VolumeMount{}, "", true},
+		"a path":             {&schedulingv1.VolumeMount{SubPath: "$(A)"}, "$(A)", true},
+		"variables":          {&schedulingv1.VolumeMount{SubPathExpr: "$(A)/$$(A)/$(B)"}, "x/$(A)/y", true},
+		"a missing variable": {&schedulingv1.VolumeMount{SubPathExpr: "$(A)/$(C)"}, "", false},
+	} {
+		if got, err := plan.SubPath(c.mount, env); got != c.want || (err == nil) != c.ok {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+}

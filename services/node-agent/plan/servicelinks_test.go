@@ -33,7 +33,9 @@ func TestServiceVariables(t *testing.T) {
 		"MY_WEB_SERVICE_PORT_HTTP=80",
 	}
 	db := &schedulingv1.ServiceEndpoints{
-		Namespace: "default", Name: "db", ClusterIp: "127.224.0.16", Ports: []*schedulingv1.ServiceEndpointsPort{{Port: 5432}},
+		Namespace: "default", Name: "db", ClusterIp: "127.224.0.16", Ports: []*schedulingv1.ServiceEndpointsPort{
+			{Port: 5432},
+		},
 	}
 	ofDB := []string{
 		"DB_PORT=tcp://127.224.0.16:5432",

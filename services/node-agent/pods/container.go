@@ -108,6 +108,10 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	if err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
+	// Paths of volumes need variables, and these say where volumes are: the former do not see the latter.
+	if l.env, err = s.environment(p, pod, c, base); err != nil {
+		return l, err
+	}
 	volumes, err := s.volumes(p, pod, c, &l)
 	if err != nil {
 		return l, err
@@ -120,9 +124,8 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 		base = append(base, "HOME="+cmp.Or(home, l.dir))
 	}
 	base = append(base, "HOSTNAME="+l.hostname)
-	if l.env, err = plan.Environment(pod, c, s.cfg.Address, p.record.Address, append(base, volumes...),
-		s.objectsOf(p.uid)); err != nil {
-		return l, fmt.Errorf("%w: %w", errConfig, err)
+	if l.env, err = s.environment(p, pod, c, append(base, volumes...)); err != nil {
+		return l, err
 	}
 	if l.command, err = plan.Command(c, entrypoint, cmd, l.env); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
@@ -137,6 +140,15 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 			"containers have no root directories of their own here: %w", errConfig, within(l.root, l.command[0]), s.roots)
 	}
 	return l, nil
+}
+
+// environment returns the variables of a container, which has those of base, too.
+func (s *Pods) environment(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, base []string) ([]string, error) {
+	env, err := plan.Environment(pod, c, s.cfg.Address, p.record.Address, base, s.objectsOf(p.uid))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	return env, nil
 }
 
 // linksDynamically reports whether a program uses libraries that are not in it.
@@ -188,7 +200,11 @@ func (s *Pods) hello(c *schedulingv1.Container, address string) []string {
 // user of its own: it gets what that user may reach.
 func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l *launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
-		from, sub, err := s.volume(p, pod, c, m, l.user)
+		sub, err := plan.SubPath(m, l.env)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errConfig, err)
+		}
+		from, err := s.volume(p, pod, c, m.GetName(), sub, l.user)
 		if err != nil {
 			return nil, err
 		}
@@ -210,27 +226,32 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 	return append(env, account...), err
 }
 
-// volume makes what a container mounts ready: sub of the directory or the file from.
-func (s *Pods) volume(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, m *schedulingv1.VolumeMount,
-	user *process.User,
-) (from, sub string, err error) {
-	i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
-		return v.GetName() == m.GetName()
-	})
+// volume makes what a container mounts of a volume ready, sub of it, and returns the volume's directory or file.
+func (s *Pods) volume(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, name, sub string, user *process.User,
+) (from string, err error) {
+	i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool { return v.GetName() == name })
 	if i < 0 {
-		return "", "", fmt.Errorf("%w: the pod has no volume %q", errConfig, m.GetName())
+		return "", fmt.Errorf("%w: the pod has no volume %q", errConfig, name)
 	}
-	if sub = m.GetSubPath(); sub != "" && !filepath.IsLocal(sub) {
-		return "", "", fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
+	if sub != "" && !filepath.IsLocal(sub) {
+		return "", fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
 	}
 	switch v := pod.GetSpec().GetVolumes()[i]; {
 	// One without a source is an empty directory, as in Kubernetes.
-	case v.GetEmptyDir() != nil, proto.Equal(v, &schedulingv1.Volume{Name: v.GetName()}):
+	case v.GetEmptyDir() != nil, proto.Equal(v, &schedulingv1.Volume{Name: name}):
 		at := filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes")
 		if err := s.makeDir(at); err != nil {
-			return "", "", err
+			return "", err
 		}
-		return filepath.Join(at, v.GetName()), sub, makeOwn(at, path.Join(v.GetName(), filepath.ToSlash(sub)), user)
+		if err := makeOwn(at, name, user); err != nil {
+			return "", err
+		}
+		if v.GetEmptyDir().GetMedium() == mediumMemory {
+			if err := s.mountMemory(filepath.Join(at, name), v.GetEmptyDir(), user); err != nil {
+				return "", err
+			}
+		}
+		return filepath.Join(at, name), makeOwn(at, path.Join(name, filepath.ToSlash(sub)), user)
 	case v.GetHostPath() != nil:
 		from = v.GetHostPath().GetPath()
 		if at := filepath.Join(from, sub); user == nil {
@@ -239,19 +260,18 @@ func (s *Pods) volume(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, 
 			err = fmt.Errorf("%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on "+
 				"the host", errConfig, at)
 		}
-		return from, sub, err
+		return from, err
 	case v.GetPersistentVolumeClaim() != nil:
-		from, err = s.localVolume(p, v.GetName(), sub, user)
-		return from, sub, err
+		return s.localVolume(p, name, sub, user)
 	case v.GetAwsElasticBlockStore() != nil, v.GetGcePersistentDisk() != nil, v.GetAzureDisk() != nil,
 		v.GetIscsi() != nil, v.GetRbd() != nil:
-		return "", "", fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, v.GetName())
+		return "", fmt.Errorf("%w: volume %q is a disk, which this node cannot mount", errConfig, name)
 	default:
 		from, ok, err := s.configVolume(pod, c, v, sub, user)
 		if err == nil && !ok {
-			err = fmt.Errorf("%w: volume %q has a source that this node cannot mount", errConfig, v.GetName())
+			err = fmt.Errorf("%w: volume %q has a source that this node cannot mount", errConfig, name)
 		}
-		return from, sub, err
+		return from, err
 	}
 }
 

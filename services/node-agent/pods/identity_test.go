@@ -5,7 +5,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -131,7 +133,8 @@ echo x >/dev/null && cat /etc/hosts; ls /dev/shm /etc/resolv.conf`)
 	}
 	p.Spec.InitContainers = []*schedulingv1.Container{{
 		Name: "first", Image: h.host + "/distribution:v1", Command: []string{"sh", "-c", "echo inner >/fill/file"},
-		VolumeMounts: []*schedulingv1.VolumeMount{{Name: "fixed", MountPath: "/fill", SubPath: "part"}},
+		Env:          []*schedulingv1.EnvVar{{Name: "PART", Value: new("part")}},
+		VolumeMounts: []*schedulingv1.VolumeMount{{Name: "fixed", MountPath: "/fill", SubPathExpr: "$(PART)"}},
 	}}
 	p.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{
 		{Name: "fixed", MountPath: "/data/inner", SubPath: "part", ReadOnly: new(true)}, {Name: "v", MountPath: "/data"},
@@ -210,7 +213,7 @@ func TestUsersOfContainers(t *testing.T) {
 	h.push("distribution:root", distribution(t, ""))
 	h.push("distribution:web", distribution(t, "web:staff"))
 	m.run()
-	const who = `echo "$(id -u) $(id -g) $(id -G) $HOME"; echo x >/v/file; ls -n /v; touch /file 2>/dev/null || echo "read-only"`
+	const who = `echo "$(id -u) $(id -g) $(id -G) $HOME"; echo x >/v/file; ls -n /v; touch /file 2>/dev/null || echo "read-only"; echo said`
 	n := func(v int) float64 { return float64(v) }
 	for name, try := range map[string]struct {
 		image          string
@@ -250,7 +253,7 @@ func TestUsersOfContainers(t *testing.T) {
 		var lines []string
 		eventually(t, "it says who it is: "+name, func() bool {
 			lines = strings.Split(c.log(name, &schedulingv1.GetPodLogRequest{}), "\n")
-			return len(lines) >= 4
+			return slices.Contains(lines, "said")
 		})
 		ids := strings.Fields(try.want)
 		if lines[0] != try.want || !strings.Contains(lines[2], " "+ids[0]+" "+ids[1]+" ") {
@@ -270,7 +273,8 @@ func TestUsersOfContainers(t *testing.T) {
 	}
 
 	// Without an image it is the host's root, and the pod's user has another number for it.
-	p := sh("command", `id -u; id -g; cat `+filepath.Join(m.dir, "agent.key")+` 2>/dev/null; kill -0 1 2>/dev/null || echo no; `+
+	p := sh("command", `id -u; id -g; cat `+filepath.Join(m.dir, "agent.key")+
+		` 2>/dev/null; kill -0 1 2>/dev/null || echo no; `+
 		forever)
 	p.Spec.SecurityContext = asking(map[string]any{"runAsUser": n(1000)})
 	c.add(p)
@@ -297,4 +301,111 @@ func TestAPodWithoutItsSecurityContextIsRefused(t *testing.T) {
 		"runAsUser or runAsGroup of spec.containers[0]") {
 		t.Errorf("status %v", st)
 	}
+}
+
+func TestTerminationMessages(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	h := newHub(t, &hub{})
+	h.push("distribution:v1", distribution(t, ""))
+	m.run()
+	message := func(name string) string {
+		st := c.await(name, "has ended", func(st *schedulingv1.PodStatus) bool {
+			return st.GetPhase() == "Failed" || st.GetPhase() == "Succeeded"
+		})
+		return st.GetContainerStatuses()[0].GetState().GetTerminated().GetMessage()
+	}
+	// Without an image only the log can say why.
+	for name, try := range map[string]struct{ policy, script, want string }{
+		"failed":  {"FallbackToLogsOnError", "echo one; printf two >&2; exit 3", "one\ntwo"},
+		"well":    {"FallbackToLogsOnError", "echo one; exit 0", ""},
+		"default": {"", "echo one; exit 3", ""},
+		"long":    {"FallbackToLogsOnError", "seq 100000; exit 3", ""},
+	} {
+		p := sh(name, try.script)
+		p.Spec.RestartPolicy, p.Spec.Containers[0].TerminationMessagePolicy = "Never", try.policy
+		c.add(p)
+		got := message(name)
+		if name == "long" {
+			if len(got) > 2<<10 || !strings.HasSuffix(got, "99999\n100000\n") || strings.Count(got, "\n") != 80 {
+				t.Errorf("%s: %d bytes, %q", name, len(got), got)
+			}
+		} else if got != try.want {
+			t.Errorf("%s: %q, want %q", name, got, try.want)
+		}
+		c.remove(name, 0)
+		c.awaitGone(name)
+	}
+	if process.CanMount() != nil {
+		return
+	}
+	for name, try := range map[string]struct{ path, script, want string }{
+		"written":   {"", "echo because >/dev/termination-log; echo no; exit 3", "because\n"},
+		"elsewhere": {"/run/why", "echo fine >/run/why", "fine\n"},
+		"nothing":   {"", "echo log; exit 3", "log\n"},
+	} {
+		p := scripted(name, h.host+"/distribution:v1", "")
+		p.Spec.Containers[0].Command = []string{"sh", "-c", try.script}
+		p.Spec.RestartPolicy, p.Spec.Containers[0].TerminationMessagePolicy = "Never", "FallbackToLogsOnError"
+		p.Spec.Containers[0].TerminationMessagePath = try.path
+		c.add(p)
+		if got := message(name); got != try.want {
+			t.Errorf("%s: %q, want %q", name, got, try.want)
+		}
+		c.remove(name, 0)
+		c.awaitGone(name)
+	}
+}
+
+// An emptyDir in memory is shared by the containers of its pod, survives their restarts and those of the agent, and
+// goes with the pod.
+func TestAVolumeInMemory(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	p := sh("a",
+		`cat "$WINDLASS_VOLUME_V/file"; head -c 2000000 /dev/zero >"$WINDLASS_VOLUME_V/big" 2>/dev/null || echo full; `+
+			forever)
+	p.Spec.Volumes = []*schedulingv1.Volume{{Name: "v", EmptyDir: &schedulingv1.EmptyDirVolumeSource{
+		Medium: "Memory", SizeLimit: structpb.NewStringValue("1Mi"),
+	}}}
+	mount := []*schedulingv1.VolumeMount{{Name: "v", MountPath: "/v"}}
+	p.Spec.InitContainers = []*schedulingv1.Container{{
+		Name: "first", Command: []string{"sh", "-c", `echo kept >"$WINDLASS_VOLUME_V/file"`}, VolumeMounts: mount,
+	}}
+	p.Spec.Containers[0].VolumeMounts = mount
+	_, stop := m.run()
+	c.add(p)
+	if err := process.CanMount(); err != nil {
+		c.await("a", "says why it waits", func(st *schedulingv1.PodStatus) bool {
+			return strings.Contains(st.GetInitContainerStatuses()[0].GetState().GetWaiting().GetMessage(), "in memory")
+		})
+		return
+	}
+	c.await("a", "is ready", ready)
+	c.logs("a", "kept\nfull\nup\n")
+	mounts := func() int {
+		table, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(table), " "+m.path("pods/uid-a/volumes/v")+" ")
+	}
+	stop()
+	m.run()
+	if err := syscall.Kill(-m.processes()["a.main"], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.await("a", "restarted", func(st *schedulingv1.PodStatus) bool {
+		return ready(st) && st.GetContainerStatuses()[0].GetRestartCount() == 1
+	})
+	c.logs("a", "kept\nfull\nup\n")
+	if n := mounts(); n != 1 {
+		t.Errorf("mounted %d times", n)
+	}
+	c.remove("a", 0)
+	c.awaitGone("a")
+	eventually(t, "its directory is gone", func() bool {
+		_, err := os.Stat(m.path("pods/uid-a"))
+		return os.IsNotExist(err) && mounts() == 0
+	})
 }

@@ -270,7 +270,9 @@ func (s *Pods) measureDisks(ctx context.Context) {
 		}
 		for _, v := range m.pod.GetSpec().GetVolumes() {
 			u.Volumes[v.GetName()] = diskOf(ctx, filepath.Join(s.dir(uid), "volumes", v.GetName()))
-			u.Total += u.Volumes[v.GetName()]
+			if v.GetEmptyDir().GetMedium() != mediumMemory {
+				u.Total += u.Volumes[v.GetName()]
+			}
 		}
 		disks[uid] = u
 	}

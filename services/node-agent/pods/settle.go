@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"syscall"
@@ -211,12 +212,17 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 		if st.Final && !s.logged(p, c) {
 			continue
 		}
+		var ended plan.Exit
+		if st.Final {
+			ended = howItEnded(exitFile(s.containerDir(p.uid, name), c.Starts), st.LastExit, c.Asked)
+			ended.Message = cmp.Or(s.lastWords(p, name, c, ended.Code), ended.Message)
+		}
 		s.mu.Lock()
 		switch {
 		case st.Running && st.PID != c.PID:
 			c.PID, p.dirty = st.PID, true
 		case st.Final:
-			c.end(howItEnded(exitFile(s.containerDir(p.uid, nameOf(c)), c.Starts), st.LastExit, c.Asked))
+			c.end(ended)
 			p.dirty = true
 			p.forget(name)
 		}
@@ -453,6 +459,13 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	}
 	if err := removeOld(dir, c.Starts); err != nil {
 		return err
+	}
+	if l.isolated {
+		m, err := makeMessage(dir, of, user)
+		if err != nil {
+			return err
+		}
+		own = append(own, m)
 	}
 	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1)
 	if spec.Stdout, spec.Stderr, err = s.makeLog(dir, c.Starts+1, user); err != nil {

@@ -197,7 +197,7 @@ type PodSpec struct {
 	HostIpc *bool `protobuf:"varint,14,opt,name=host_ipc,json=hostIPC,proto3,oneof" json:"host_ipc,omitempty"`
 	// True to share one process namespace between the containers.
 	ShareProcessNamespace *bool `protobuf:"varint,15,opt,name=share_process_namespace,json=shareProcessNamespace,proto3,oneof" json:"share_process_namespace,omitempty"`
-	// Security context of the containers; stored but not applied to processes.
+	// Security context of the containers: runAsUser, runAsGroup and runAsNonRoot are in force.
 	SecurityContext *structpb.Struct `protobuf:"bytes,16,opt,name=security_context,json=securityContext,proto3" json:"security_context,omitempty"`
 	// Secrets for pulling images, of the types kubernetes.io/dockerconfigjson and kubernetes.io/dockercfg, each as
 	// {name: NAME}.
@@ -212,7 +212,7 @@ type PodSpec struct {
 	SchedulerName string `protobuf:"bytes,21,opt,name=scheduler_name,json=schedulerName,proto3" json:"scheduler_name,omitempty"`
 	// Tolerations of the pod.
 	Tolerations []*Toleration `protobuf:"bytes,22,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
-	// Entries for the hosts file; stored but not used.
+	// Entries for the hosts file, each with ip and hostnames.
 	HostAliases []*structpb.Struct `protobuf:"bytes,23,rep,name=host_aliases,json=hostAliases,proto3" json:"host_aliases,omitempty"`
 	// Name of the pod's PriorityClass; the default is the class with globalDefault.
 	PriorityClassName string `protobuf:"bytes,24,opt,name=priority_class_name,json=priorityClassName,proto3" json:"priority_class_name,omitempty"`
@@ -562,14 +562,15 @@ type Container struct {
 	// Actions at the start and before the end of the container: postStart and preStop with exec, httpGet, tcpSocket or
 	// sleep.
 	Lifecycle *structpb.Struct `protobuf:"bytes,14,opt,name=lifecycle,proto3" json:"lifecycle,omitempty"`
-	// File with the termination message; stored but not used.
+	// File that the container writes its termination message to; default /dev/termination-log. It is in force for
+	// containers with an image and a root directory of their own.
 	TerminationMessagePath string `protobuf:"bytes,15,opt,name=termination_message_path,json=terminationMessagePath,proto3" json:"termination_message_path,omitempty"`
-	// File or FallbackToLogsOnError; stored but not used.
+	// File (the default) or FallbackToLogsOnError: the end of the log, if the container failed and wrote no message.
 	TerminationMessagePolicy string `protobuf:"bytes,16,opt,name=termination_message_policy,json=terminationMessagePolicy,proto3" json:"termination_message_policy,omitempty"`
 	// Always, IfNotPresent or Never. Empty means Always for the tag latest and for names without tag and digest, else
 	// IfNotPresent.
 	ImagePullPolicy string `protobuf:"bytes,17,opt,name=image_pull_policy,json=imagePullPolicy,proto3" json:"image_pull_policy,omitempty"`
-	// Security context of the container; stored but not applied to processes.
+	// Security context of the container: runAsUser, runAsGroup, runAsNonRoot and readOnlyRootFilesystem are in force.
 	SecurityContext *structpb.Struct `protobuf:"bytes,18,opt,name=security_context,json=securityContext,proto3" json:"security_context,omitempty"`
 	// True to keep standard input open.
 	Stdin *bool `protobuf:"varint,19,opt,name=stdin,proto3,oneof" json:"stdin,omitempty"`
@@ -1127,7 +1128,7 @@ type VolumeMount struct {
 	SubPath string `protobuf:"bytes,4,opt,name=sub_path,json=subPath,proto3" json:"sub_path,omitempty"`
 	// How mounts propagate; stored but not used.
 	MountPropagation *string `protobuf:"bytes,5,opt,name=mount_propagation,json=mountPropagation,proto3,oneof" json:"mount_propagation,omitempty"`
-	// Path inside the volume, with variables; stored but not used.
+	// Path inside the volume, with variables of the container as $(NAME); not together with sub_path.
 	SubPathExpr string `protobuf:"bytes,6,opt,name=sub_path_expr,json=subPathExpr,proto3" json:"sub_path_expr,omitempty"`
 	// Disabled, IfPossible or Enabled; stored but not used.
 	RecursiveReadOnly *string `protobuf:"bytes,7,opt,name=recursive_read_only,json=recursiveReadOnly,proto3,oneof" json:"recursive_read_only,omitempty"`
