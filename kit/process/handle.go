@@ -121,7 +121,11 @@ func (r record) start(cmd *exec.Cmd, spec Spec) error {
 		cmd.Dir = "/" // what is not exactly there would stay in the host's root
 	}
 	err := r.startInside(cmd, spec.User, func() error {
-		if err := spec.isolate(); err != nil {
+		err := spec.isolate()
+		if err == nil && spec.Confined {
+			err = confine()
+		}
+		if err != nil {
 			return fmt.Errorf("%w: %w", errIsolation, err)
 		}
 		return nil
@@ -129,7 +133,7 @@ func (r record) start(cmd *exec.Cmd, spec Spec) error {
 		if d.here == nil {
 			return nil
 		}
-		if err := d.pass(spec.Root); err != nil {
+		if err := d.pass(spec.Root, cmd.Process.Pid); err != nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			return fmt.Errorf("%w: %w", errIsolation, err)
@@ -161,11 +165,8 @@ func (r record) startInside(cmd *exec.Cmd, user *User, enter, after func() error
 
 // join gives the calling thread, which must be locked and end soon, the mounts and the root of the process.
 func (h *handle) join() error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return err
-	}
 	var joined error
-	err := h.conn.Control(func(fd uintptr) { joined = unix.Setns(int(fd), unix.CLONE_NEWNS|unix.CLONE_NEWUTS) })
+	err := h.conn.Control(func(fd uintptr) { joined = join(int(fd)) })
 	return h.unlessGone(errors.Join(err, joined))
 }
 

@@ -169,11 +169,17 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
-	enter := nothing
-	if spec.Root != nil || len(spec.Mounts) > 0 {
-		enter = h.join
-	}
-	return h.startInside(cmd, user, enter, nothing)
+	return h.startInside(cmd, user, func() error {
+		if spec.Root != nil || len(spec.Mounts) > 0 {
+			if err := h.join(); err != nil {
+				return err
+			}
+		}
+		if spec.Confined {
+			return confine()
+		}
+		return nil
+	}, nothing)
 }
 
 // KillBeside kills a command that StartBeside started, and everything that is found of what it started: what has its

@@ -117,6 +117,9 @@ func (spec Spec) digest() string {
 	if spec.Root != nil {
 		what = append(what, "root", *spec.Root, spec.Mounts)
 	}
+	if spec.Confined {
+		what = append(what, "confined")
+	}
 	if spec.Limits != (cgroup.Limits{}) || spec.PoolLimits != (cgroup.Limits{}) {
 		what = append(what, spec.Limits, spec.PoolLimits)
 	}

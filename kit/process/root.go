@@ -139,6 +139,26 @@ func (r *Root) enter() error {
 	return errors.Join(unix.Fchdir(old), unix.Unmount(".", unix.MNT_DETACH), unix.Chdir("/"))
 }
 
+// enterAs is enter for the mount namespace of a child, on another thread: that which started the child may be confined.
+func (r *Root) enterAs(pid int) error {
+	child, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(child)
+	onOwnThread(func() {
+		if err = join(child); err == nil {
+			err = r.enter()
+		}
+	})
+	return err
+}
+
+// join gives the calling thread, which must be locked and end soon, the mounts, the root and the hostname of a process.
+func join(pidfd int) error {
+	return errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS))
+}
+
 // bind shows a file or directory in the root, which is made if nothing is there. It is opened as the user, who gets
 // nothing that could not be reached anyway, and wherever links lead, it stays below m.From if m has Sub.
 func (m Mount) bind(root int, user *User) error {
@@ -275,15 +295,15 @@ func (d door) close() {
 	d.there.Close()
 }
 
-// pass waits until the wrapper's program is loaded, changes its root, and has it go on.
-func (d door) pass(r *Root) error {
+// pass waits until the wrapper's program is loaded, changes its root, and has it go on. pid is that of the wrapper.
+func (d door) pass(r *Root, pid int) error {
 	if err := errors.Join(d.there.Close(), d.here.SetDeadline(time.Now().Add(doorPatience))); err != nil {
 		return err
 	}
 	if _, err := io.ReadFull(d.here, make([]byte, 1)); err != nil {
 		return fmt.Errorf("wrapper does not begin: %w", err)
 	}
-	if err := r.enter(); err != nil {
+	if err := r.enterAs(pid); err != nil {
 		return err
 	}
 	_, err := d.here.WriteString("\n")

@@ -232,3 +232,38 @@ func TestAWrapperThatDoesNotBeginIsNotStarted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A confined process, and a command beside it, cannot make system calls that are for administrators of a host.
+func TestAConfinedProcess(t *testing.T) {
+	if err := process.CanConfine(); err != nil {
+		t.Skip("no confinement here: ", err)
+	}
+	for _, tool := range []string{"unshare", "mount"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	const try = "unshare -m true 2>/dev/null && echo unshared; unshare -Ur true 2>/dev/null && echo mapped; " +
+		"mount -t tmpfs none /dev/shm 2>/dev/null && echo mounted; grep Seccomp: /proc/self/status; id -u"
+	for _, confined := range []bool{false, true} {
+		dir := t.TempDir()
+		s, _ := supervisor(t, dir)
+		sp := inRoot(t, dir, try+"; echo ready; exec sleep 1000", func(sp *process.Spec) { sp.Confined = confined })
+		want := "unshared\nmapped\nSeccomp:\t0\n0\n" // root of a namespace of its own
+		if confined {
+			want = "Seccomp:\t2\n0\n"
+		}
+		if got := saying(t, s, sp); got != want {
+			t.Errorf("confined %t: the process says %q, want %q", confined, got, want)
+		}
+		var out strings.Builder
+		cmd := exec.Command("/bin/sh", "-c", try)
+		cmd.Stdout, cmd.Env = &out, []string{"PATH=/usr/bin:/bin"}
+		if err := s.StartBeside("worker", cmd, sp.User); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil || out.String() != want {
+			t.Errorf("confined %t: a command beside it says %q, %v, want %q", confined, out.String(), err, want)
+		}
+	}
+}

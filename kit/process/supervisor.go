@@ -81,6 +81,9 @@ type Spec struct {
 	Root *Root `json:",omitempty"`
 	// Mounts are shown to the process and what it starts, also by StartBeside. They require CanMount.
 	Mounts []Mount `json:",omitempty"`
+	// Confined refuses the process, and what it starts, the system calls that are of use only to administrators of a host,
+	// or reach more of the kernel than programs need. It requires User and CanConfine.
+	Confined bool `json:",omitempty"`
 	// Pool is what the process belongs to, maybe beside others, and which EndPool ends as one; empty: nothing. The names
 	// of its processes begin with its name and a dot. Signals for a process of a pool go to everything that it started,
 	// also in other process groups.

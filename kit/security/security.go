@@ -20,7 +20,15 @@ type Context struct {
 	User, Group  *uint32 // nil: as the image says
 	NonRoot      bool    // it must not be user 0
 	ReadOnlyRoot bool
+	// Seccomp is the type of the profile: RuntimeDefault, Unconfined, or empty where nothing is said.
+	Seccomp string
 }
+
+// Types of profiles of system calls.
+const (
+	RuntimeDefault = "RuntimeDefault"
+	Unconfined     = "Unconfined"
+)
 
 // Of returns what a container of a pod asks for. Values that Check refuses count as not given.
 func Of(spec *schedulingv1.PodSpec, c *schedulingv1.Container) Context {
@@ -35,6 +43,9 @@ func Of(spec *schedulingv1.PodSpec, c *schedulingv1.Container) Context {
 		}
 		if v := from.GetFields()["runAsNonRoot"]; !absent(v) {
 			out.NonRoot = v.GetBoolValue()
+		}
+		if t := r.Text("", r.Object("", from, "seccompProfile"), "type"); t != "" {
+			out.Seccomp = t
 		}
 	}
 	out.ReadOnlyRoot = r.Flag("", c.GetSecurityContext(), "readOnlyRootFilesystem")
@@ -71,10 +82,22 @@ func (r *reader) context(at string, context *structpb.Struct) {
 	}
 	r.Flag(at, context, "runAsNonRoot")
 	r.Flag(at, context, "readOnlyRootFilesystem")
+	profile := r.Object(at, context, "seccompProfile")
+	switch t := r.Text(at+".seccompProfile", profile, "type"); t {
+	case RuntimeDefault, Unconfined:
+	case "":
+		if profile != nil {
+			r.Fault(at+".seccompProfile.type", "must be set")
+		}
+	case "Localhost":
+		r.Fault(at+".seccompProfile.type", "Localhost is not in force yet: nodes have no profiles of their own")
+	default:
+		r.Fault(at+".seccompProfile.type", "supported values: %q, %q", RuntimeDefault, Unconfined)
+	}
 	for _, name := range slices.Sorted(maps.Keys(context.GetFields())) {
 		v, at := context.GetFields()[name], untyped.Join(at, name)
 		switch name {
-		case "runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot", "readOnlyRootFilesystem":
+		case "runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "seccompProfile":
 		case "fsGroupChangePolicy": // a volume is the pod's in any case
 		case "supplementalGroups":
 			if !unset(v) {

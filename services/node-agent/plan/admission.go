@@ -85,10 +85,10 @@ func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
 	return refusal(LimitsNotEnforceable, fmt.Sprintf("the node cannot enforce %s: %s", strings.Join(paths, ", "), why))
 }
 
-// WithoutIsolation returns the verdict on a pod on a node that gives processes no root directories of their own, or no
-// numbers of users that they ask for, for these reasons; nil where it does. It is the zero Verdict for a pod that needs
-// neither.
-func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users error) Verdict {
+// WithoutIsolation returns the verdict on a pod on a node that, for these reasons, gives processes no root directories
+// of their own, or no numbers of users that they ask for, or does not confine their system calls; nil where it does. It
+// is the zero Verdict for a pod that asks for nothing of that.
+func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users, confinement error) Verdict {
 	for _, list := range []struct {
 		name string
 		of   []*schedulingv1.Container
@@ -98,14 +98,20 @@ func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users error) Verdict {
 	} {
 		for i, c := range list.of {
 			asked := security.Of(spec, c)
-			at := fmt.Sprintf("spec.%s[%d]", list.name, i)
-			switch {
-			case users != nil && (asked.User != nil || asked.Group != nil):
-				return refusal(SecurityContextNotEnforceable,
-					fmt.Sprintf("the node cannot enforce runAsUser or runAsGroup of %s: %v", at, users))
-			case roots != nil && asked.ReadOnlyRoot:
-				return refusal(SecurityContextNotEnforceable,
-					fmt.Sprintf("the node cannot enforce readOnlyRootFilesystem of %s: %v", at, roots))
+			for _, f := range []struct {
+				name  string
+				asked bool
+				why   error
+			}{
+				{"runAsUser", asked.User != nil, users},
+				{"runAsGroup", asked.Group != nil, users},
+				{"readOnlyRootFilesystem", asked.ReadOnlyRoot, roots},
+				{"seccompProfile", asked.Seccomp == security.RuntimeDefault, confinement},
+			} {
+				if f.asked && f.why != nil {
+					return refusal(SecurityContextNotEnforceable,
+						fmt.Sprintf("the node cannot enforce %s of spec.%s[%d]: %v", f.name, list.name, i, f.why))
+				}
 			}
 		}
 	}

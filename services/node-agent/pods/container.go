@@ -42,6 +42,7 @@ type launch struct {
 	ships    bool          // the program is the agent's own, which the user may not reach by its path
 	isolated bool          // root is the root directory of its processes, and mounts are in it
 	readOnly bool          // so is root
+	confined bool          // its system calls
 	hostname string
 	mounts   []process.Mount
 }
@@ -52,7 +53,7 @@ type launch struct {
 func (l launch) spec(name, dir string, start int) process.Spec {
 	spec := process.Spec{
 		Name: name, Env: l.env, Dir: l.dir, Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user,
-		Mounts: l.mounts,
+		Mounts: l.mounts, Confined: l.confined,
 	}
 	if l.isolated {
 		spec.Dir = within(l.root, l.dir)

@@ -22,8 +22,8 @@ const (
 	maxAccounts = 1 << 20
 )
 
-// runAs says what the processes of a container take themselves for, and returns their home directory; empty if it is
-// their working directory. Without an image and without a number that is asked for they are the pod's user.
+// runAs says what the processes of a container take themselves for and may do, and returns their home directory; empty
+// if it is their working directory. Without an image and without a number that is asked for they are the pod's user.
 func (s *Pods) runAs(l *launch, pod *schedulingv1.Pod, c *schedulingv1.Container, img *image.Cached) (home string,
 	err error,
 ) {
@@ -31,6 +31,8 @@ func (s *Pods) runAs(l *launch, pod *schedulingv1.Pod, c *schedulingv1.Container
 	if l.readOnly = asked.ReadOnlyRoot; l.readOnly && !l.isolated {
 		return "", errors.New("readOnlyRootFilesystem: what runs without an image has the root directory of its host")
 	}
+	l.confined = s.confinement == nil &&
+		(asked.Seccomp == security.RuntimeDefault || l.isolated && asked.Seccomp != security.Unconfined)
 	if s.namespaces != nil || img == nil && asked.User == nil && asked.Group == nil {
 		if asked.NonRoot && l.user == nil && os.Geteuid() == 0 {
 			return "", plan.ErrRoot

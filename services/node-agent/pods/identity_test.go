@@ -213,7 +213,8 @@ func TestUsersOfContainers(t *testing.T) {
 	h.push("distribution:root", distribution(t, ""))
 	h.push("distribution:web", distribution(t, "web:staff"))
 	m.run()
-	const who = `echo "$(id -u) $(id -g) $(id -G) $HOME"; echo x >/v/file; ls -n /v; touch /file 2>/dev/null || echo "read-only"; echo said`
+	const who = `echo "$(id -u) $(id -g) $(id -G) $HOME"; echo x >/v/file; ls -n /v; touch /file 2>/dev/null || echo "read-only"; while read -r name value; do
+		[ "$name" != Seccomp: ] || echo "$name $value"; done </proc/self/status; echo said`
 	n := func(v int) float64 { return float64(v) }
 	for name, try := range map[string]struct {
 		image          string
@@ -233,6 +234,9 @@ func TestUsersOfContainers(t *testing.T) {
 		"nonroot": {
 			image: "root", pod: map[string]any{"runAsNonRoot": true, "runAsUser": n(65534), "fsGroup": n(5)},
 			container: map[string]any{"capabilities": map[string]any{"drop": []any{"ALL"}}}, want: "65534 0 0 /",
+		},
+		"unconfined": {
+			image: "root", pod: map[string]any{"seccompProfile": map[string]any{"type": "Unconfined"}}, want: "0 0 0 /root",
 		},
 		"read-only": {
 			image: "root", container: map[string]any{"readOnlyRootFilesystem": true}, want: "0 0 0 /root",
@@ -258,6 +262,9 @@ func TestUsersOfContainers(t *testing.T) {
 		ids := strings.Fields(try.want)
 		if lines[0] != try.want || !strings.Contains(lines[2], " "+ids[0]+" "+ids[1]+" ") {
 			t.Errorf("%s: %q, want %s, also as owner", name, lines, try.want)
+		}
+		if open := slices.Contains(lines, "Seccomp: 0"); open != (name == "unconfined") {
+			t.Errorf("%s: it may make any system call: %t", name, open)
 		}
 		if only := lines[3] == "read-only"; only != (name == "read-only") {
 			t.Errorf("%s: its root is read-only: %t", name, only)
@@ -298,7 +305,7 @@ func TestAPodWithoutItsSecurityContextIsRefused(t *testing.T) {
 	c.add(p)
 	st := c.await("a", "is refused", phase("Failed"))
 	if st.GetReason() != plan.SecurityContextNotEnforceable || !strings.Contains(st.GetMessage(),
-		"runAsUser or runAsGroup of spec.containers[0]") {
+		"runAsUser of spec.containers[0]") {
 		t.Errorf("status %v", st)
 	}
 }

@@ -37,7 +37,7 @@ func weightOf(pod *schedulingv1.Pod) cgroup.Limits {
 // enforce.
 func (s *Pods) enforceable(pod *schedulingv1.Pod) plan.Verdict {
 	spec := pod.GetSpec()
-	if verdict := plan.WithoutIsolation(spec, s.roots, s.namespaces); verdict.Phase != "" {
+	if verdict := plan.WithoutIsolation(spec, s.roots, s.namespaces, s.confinement); verdict.Phase != "" {
 		return verdict
 	}
 	if !slices.ContainsFunc(slices.Concat(spec.GetInitContainers(), spec.GetContainers()),

@@ -90,8 +90,8 @@ type Pods struct {
 	cleared *controller.Loop // by uid: volumes whose directories are to go
 	actions sync.WaitGroup   // probes and hooks that run
 
-	// Why processes here have no root directories, or user namespaces, of their own; nil if they have.
-	roots, namespaces error
+	// Why processes here have no root directories or user namespaces of their own, or make any system call; nil if not.
+	roots, namespaces, confinement error
 
 	logs      *logs
 	configs   configs
@@ -133,9 +133,10 @@ func New(cfg Config) (*Pods, error) {
 	if err := s.openUsers(); err != nil {
 		return nil, err
 	}
-	s.roots, s.namespaces = process.CanMount(), process.CanMap()
+	s.roots, s.namespaces, s.confinement = process.CanMount(), process.CanMap(), process.CanConfine()
 	if cfg.Users.Count == 0 {
 		s.namespaces = errors.New("pods run as the user of their node's agent")
+		s.confinement = s.namespaces
 	}
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

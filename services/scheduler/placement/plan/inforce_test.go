@@ -69,6 +69,19 @@ func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
 			},
 			nil,
 		},
+		"profiles of system calls": {
+			`{"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}, "containers": [
+				{"name": "a", "securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+				{"name": "b", "securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "x"}}},
+				{"name": "c", "securityContext": {"seccompProfile": {"type": "Other"}}},
+				{"name": "d", "securityContext": {"seccompProfile": {}}}]}`,
+			[]string{
+				"spec.containers[1].securityContext.seccompProfile.type",
+				"spec.containers[2].securityContext.seccompProfile.type",
+				"spec.containers[3].securityContext.seccompProfile.type",
+			},
+			nil,
+		},
 		"wrong users and groups": {
 			`{"securityContext": {"runAsUser": -1, "runAsGroup": 1.5, "fsGroup": "5", "supplementalGroups": [4]},
 				"initContainers": [{"name": "i", "securityContext": {"runAsUser": 2147483648}}],
