@@ -26,6 +26,26 @@ func colored(namespace, name, color string) *machinev1.MachineSet {
 	return s
 }
 
+func TestApplySaysWhichObjectHoldsAClaim(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Claims: byColor})
+	apply := func(name, color string) error {
+		_, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
+			Namespace: ns, Name: name, MachineSet: colored(ns, name, color),
+		})
+		return err
+	}
+	must(t, apply("a", "red"))
+	must(t, apply("c", "blue"))
+	for what, name := range map[string]string{"an object that is new": "b", "one that exists": "c"} {
+		err := apply(name, "red")
+		want := fmt.Sprintf(`MachineSet %q: metadata.labels['color']: color "red" belongs to MachineSet %s/a`, name, ns)
+		if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != want ||
+			rpcerr.TakenField(err) != "metadata.labels['color']" {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+}
+
 func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{Claims: byColor, Finalizers: []string{"windlass.dev/test"}})
 	create := func(s *machinev1.MachineSet, o ...resource.WriteOptions) error {
