@@ -198,7 +198,7 @@ func (o *port) listen(ctx context.Context) (l io.Closer, err error) {
 }
 
 func (o *port) bind(ctx context.Context) (io.Closer, error) {
-	var c net.ListenConfig
+	c := net.ListenConfig{KeepAliveConfig: keepAlive}
 	c.SetMultipathTCP(false) // there is one path
 	if o.name.protocol == tcp {
 		return c.Listen(ctx, "tcp", o.name.address.String())
