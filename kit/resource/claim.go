@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -183,29 +186,77 @@ func (t *Table[T]) freeClaims(ctx context.Context, old, next T) error {
 	return nil
 }
 
-// HoldClaims acquires the claims of objects that were stored before their kind had claims. It returns an error for each
-// claim that another object holds; such a claim is not changed.
-func (t *Table[T]) HoldClaims(ctx context.Context) error {
+const (
+	// firstHold and longHold bound the pause before claims that are not held are tried again. A user who deletes one of
+	// two objects with the same claim waits for the other one to hold it.
+	firstHold, longHold = 250 * time.Millisecond, time.Minute
+)
+
+// HoldClaims has objects acquire their claims that were stored before their kind had claims. It calls tried after the
+// first attempt, and returns when each object holds its claims, or ctx ends. Until then it tries again: etcd may refuse
+// a write for some time, and another object that holds a claim may be deleted. Of that claim nothing is changed. What
+// prevents it is logged once. The table must be synced.
+func (t *Table[T]) HoldClaims(ctx context.Context, log *slog.Logger, tried func()) {
+	said := ""
+	for again := backoff.Spread(firstHold, longHold); ctx.Err() == nil; again.Wait(ctx) {
+		h := t.holdClaims(ctx)
+		if tried != nil {
+			tried()
+			tried = nil
+		}
+		switch text := fmt.Sprint(h.shared, h.failed); {
+		case h == (holding{}) || errors.Is(h.failed, store.ErrFenced): // the term is over
+			return
+		case ctx.Err() != nil || text == said:
+			continue
+		default:
+			said = text
+		}
+		if h.shared != nil {
+			log.WarnContext(ctx, "objects share what each must have for itself", "kind", t.typ.GetKind(), "error", h.shared)
+		}
+		if h.failed != nil {
+			log.WarnContext(ctx, "claims are not held yet", "kind", t.typ.GetKind(), "error", h.failed)
+		}
+	}
+}
+
+// holding is the result of one attempt to have all objects hold their claims. It is zero if they do.
+type holding struct {
+	shared  error // of the claims that other objects hold
+	failed  error
+	changed bool // an object or a claim changed during the attempt
+}
+
+func (t *Table[T]) holdClaims(ctx context.Context) (h holding) {
 	page, err := t.st.List(ctx, t.typ.GetPlural()+".claims/", store.ListOptions{})
 	if err != nil {
-		return err
+		return holding{failed: err}
 	}
 	held := make(map[string][]byte, len(page.Records))
 	for _, r := range page.Records {
 		held[r.Key] = r.Value
 	}
-	var errs []error
+	var shared, failed []error
 	for o := range t.Objects() {
 		for _, c := range t.claims(o) {
 			value, known := held[t.claimKey(c)]
-			if !known {
-				errs = append(errs, t.holdClaim(ctx, o, c))
-			} else if h, err := parseHolder(value); err != nil || h.UID != o.GetMetadata().GetUid() {
-				errs = append(errs, t.taken(o, t.claimKey(c), value))
+			if known {
+				if by, err := parseHolder(value); err != nil || by.UID != o.GetMetadata().GetUid() {
+					shared = append(shared, t.taken(o, t.claimKey(c), value))
+				}
+				continue
+			}
+			switch err := t.holdClaim(ctx, o, c); {
+			case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrExists):
+				h.changed = true
+			case err != nil:
+				failed = append(failed, err)
 			}
 		}
 	}
-	return errors.Join(errs...)
+	h.shared, h.failed = errors.Join(shared...), errors.Join(failed...)
+	return h
 }
 
 func (t *Table[T]) holdClaim(ctx context.Context, o T, c Claim) error {
@@ -214,8 +265,5 @@ func (t *Table[T]) holdClaim(ctx context.Context, o T, c Claim) error {
 		return err
 	}
 	_, err = t.st.Commit(ctx, store.Check(t.key(object.KeyOf(o)), revisionOf(o)), store.Put(t.claimKey(c), value, 0))
-	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
-		return nil // the object or the claim changed since; the next call handles it
-	}
 	return err
 }

@@ -1,16 +1,27 @@
 package resource_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -24,6 +35,121 @@ func colored(namespace, name, color string) *machinev1.MachineSet {
 	s := set(name, 1)
 	s.Metadata.Namespace, s.Metadata.Labels = namespace, map[string]string{"color": color}
 	return s
+}
+
+func TestApplySaysWhichObjectHoldsAClaim(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Claims: byColor})
+	apply := func(name, color string) error {
+		_, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
+			Namespace: ns, Name: name, MachineSet: colored(ns, name, color),
+		})
+		return err
+	}
+	must(t, apply("a", "red"))
+	must(t, apply("c", "blue"))
+	for what, name := range map[string]string{"an object that is new": "b", "one that exists": "c"} {
+		err := apply(name, "red")
+		want := fmt.Sprintf(`MachineSet %q: metadata.labels['color']: color "red" belongs to MachineSet %s/a`, name, ns)
+		if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != want ||
+			rpcerr.TakenField(err) != "metadata.labels['color']" {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+}
+
+// refusingStore returns a store of its own, to which etcd refuses to write as long as refuses is set.
+func refusingStore(t *testing.T, refuses *atomic.Bool) *store.Store {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption,
+			) error {
+				if refuses.Load() && strings.HasSuffix(method, "/Txn") {
+					return status.Error(codes.PermissionDenied, "no writes")
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return store.New(client, etcdtest.Prefix(t))
+}
+
+func TestObjectsHoldTheClaimsThatTheirKindHadNotYet(t *testing.T) {
+	var refuses atomic.Bool
+	st := refusingStore(t, &refuses)
+	before := serveFrom(t, st, resource.Config[*machinev1.MachineSet]{})
+	before.create(t, colored("one", "a", "red"))
+	before.create(t, colored("two", "b", "red"))
+	before.create(t, colored("two", "c", "blue"))
+	f := serveFrom(t, st, resource.Config[*machinev1.MachineSet]{Claims: byColor})
+	must(t, f.table.WaitSynced(t.Context()))
+	refuses.Store(true)
+	var log lines
+	tried, done := make(chan struct{}), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		defer close(done)
+		f.table.HoldClaims(ctx, slog.New(slog.NewTextHandler(&log, nil)), func() { close(tried) })
+	}()
+	<-tried
+	refuses.Store(false)
+	holder := func(color, want string) {
+		t.Helper()
+		servetest.Await(t, func() string {
+			_, err := f.table.Create(t.Context(), colored("one", "new", color), resource.WriteOptions{DryRun: true})
+			if rpcerr.TakenField(err) == "" || !strings.HasSuffix(err.Error(), " belongs to MachineSet "+want) {
+				return fmt.Sprintf("%s: %v, want it to belong to %s", color, err, want)
+			}
+			return ""
+		})
+	}
+	holder("blue", "two/c")
+	holder("red", "one/a")
+	servetest.Await(t, func() string {
+		if n := log.count("objects share"); n != 1 {
+			return fmt.Sprintf("that two objects have a claim is logged %d times", n)
+		}
+		return ""
+	})
+	if n := log.count("claims are not held yet"); n != 1 {
+		t.Errorf("that etcd refuses is logged %d times", n)
+	}
+	select {
+	case <-done:
+		t.Error("it is over with a claim that two objects have")
+	default:
+	}
+	_, err := f.table.Delete(t.Context(), "one", "a", nil)
+	must(t, err)
+	holder("red", "two/b")
+	<-done
+	if n := log.count("objects share"); n != 1 {
+		t.Errorf("that two objects have a claim is logged %d times", n)
+	}
+}
+
+// lines is what was logged.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(text))
 }
 
 func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {

@@ -290,7 +290,7 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 	key := object.KeyOf(obj)
 	if _, err := s.t.Get(ctx, key.Namespace, key.Name); rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		created, err := s.t.Create(ctx, obj, r.options())
-		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS || rpcerr.TakenField(err) != "" {
 			return created, err
 		}
 	}

@@ -71,6 +71,15 @@ func Taken(kind, name, path, detail string) error {
 		fmt.Sprintf("%s %q: %s: %s", kind, name, path, detail), meta)
 }
 
+// TakenField returns the field whose value another object has, if err is of Taken; else nothing, such as for an error
+// of Exists, which has the same reason.
+func TakenField(err error) string {
+	if Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		return ""
+	}
+	return infoOf(err).GetMetadata()["field"]
+}
+
 // Conflict says that the object changed after it was read, or is another one of the same name (ABORTED): the caller
 // reads again and retries. detail says what did not match; it may be empty.
 func Conflict(kind, name, detail string) error {

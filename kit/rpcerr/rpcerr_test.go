@@ -213,3 +213,16 @@ func TestFrom(t *testing.T) {
 		t.Error("From(nil) is an error")
 	}
 }
+
+func TestTheFieldThatIsTaken(t *testing.T) {
+	for err, want := range map[error]string{
+		rpcerr.Taken("Service", "a", "spec.clusterIP", "it belongs to b"): "spec.clusterIP",
+		rpcerr.Exists("Service", "a"):                                     "",
+		rpcerr.NotFoundField("Service", "a", "spec.x"):                    "",
+		errors.New("no status"):                                           "",
+	} {
+		if got := rpcerr.TakenField(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}

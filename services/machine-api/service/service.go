@@ -180,10 +180,30 @@ func plugins(p *serve.Process, peers map[string]string, claim provider.Claim) (*
 // lead does what only the leader does.
 func lead(ctx context.Context, tables *kinds.Tables, control *controller.Controller, tokens *join.Tokens, cfg config,
 ) error {
-	for ctx.Err() == nil {
-		if err := tables.Machines.HoldClaims(ctx); err != nil && ctx.Err() == nil {
-			control.Log.WarnContext(ctx, "machines share what each must have for itself", "error", err)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	tried := make(chan struct{})
+	group.Go(func() error {
+		tables.Machines.HoldClaims(ctx, control.Log, func() { close(tried) })
+		return nil
+	})
+	group.Go(func() error {
+		defer stop()
+		select {
+		case <-tried: // before any is given to a new machine
+			return begin(ctx, tables, control, tokens, cfg)
+		case <-ctx.Done():
+			return nil
 		}
+	})
+	return group.Wait()
+}
+
+// begin works, and begins again if it could not.
+func begin(ctx context.Context, tables *kinds.Tables, control *controller.Controller, tokens *join.Tokens, cfg config,
+) error {
+	for ctx.Err() == nil {
 		err := ensureInfrastructure(ctx, tables.Infrastructure, cfg)
 		if err == nil {
 			err = work(ctx, tables, control, tokens)

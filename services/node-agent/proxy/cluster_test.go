@@ -17,7 +17,9 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -35,7 +37,36 @@ type cluster struct {
 	mu       sync.Mutex
 	services map[string]*schedulingv1.ServiceEndpoints
 	watchers map[chan *schedulingv1.WatchServiceEndpointsResponse]struct{}
-	withheld bool // lists are not completed
+	withheld bool     // lists are not completed
+	reports  []string // of ports, as "namespace/name uid protocol port error"
+	refusals int      // reports that are to be refused
+}
+
+// ReportServicePorts takes reports of ports.
+func (c *cluster) ReportServicePorts(_ context.Context, r *schedulingv1.ReportServicePortsRequest) (
+	*schedulingv1.ReportServicePortsResponse, error,
+) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refusals > 0 {
+		c.refusals--
+		return nil, status.Error(codes.ResourceExhausted, "too many")
+	}
+	if r.GetNodeName() != "m-0" || len(r.GetPorts()) > reportMost {
+		c.t.Errorf("a report of %d ports of node %q", len(r.GetPorts()), r.GetNodeName())
+	}
+	for _, p := range r.GetPorts() {
+		c.reports = append(c.reports, fmt.Sprintf("%s/%s %s %s %d %s", p.GetNamespace(), p.GetName(), p.GetUid(),
+			p.GetProtocol(), p.GetPort(), p.GetError()))
+	}
+	return &schedulingv1.ReportServicePortsResponse{}, nil
+}
+
+// reported returns the reports so far.
+func (c *cluster) reported() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.reports)
 }
 
 func newCluster(t *testing.T) *cluster {

@@ -81,6 +81,7 @@ type port struct {
 	cancel  context.CancelFunc
 	ended   chan struct{}
 	aimed   chan struct{} // has a token when the endpoints have changed
+	news    chan struct{} // gets a token when the port has begun to listen, or failed to; may be nil
 
 	mu      sync.Mutex
 	to      target
@@ -197,7 +198,7 @@ func (o *port) listen(ctx context.Context) (l io.Closer, err error) {
 }
 
 func (o *port) bind(ctx context.Context) (io.Closer, error) {
-	var c net.ListenConfig
+	c := net.ListenConfig{KeepAliveConfig: keepAlive}
 	c.SetMultipathTCP(false) // there is one path
 	if o.name.protocol == tcp {
 		return c.Listen(ctx, "tcp", o.name.address.String())
@@ -227,7 +228,7 @@ func (o *port) serve(ctx context.Context, l io.Closer) {
 	}
 }
 
-// listens notes whether the port listens, and logs what changed.
+// listens notes whether the port listens, and logs what changed, and has that reported.
 func (o *port) listens(ctx context.Context, err error) {
 	why := ""
 	if err != nil {
@@ -238,6 +239,9 @@ func (o *port) listens(ctx context.Context, err error) {
 	was := o.said
 	o.said = why
 	o.mu.Unlock()
+	if why != was {
+		poke(o.news)
+	}
 	switch {
 	case ctx.Err() != nil || why == was:
 	case why != "":

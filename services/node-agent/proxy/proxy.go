@@ -44,6 +44,8 @@ type Proxy struct {
 	flows  *limits
 	wake   chan struct{} // has a token if there are dirty services
 	save   chan struct{} // has a token if the file may be out of date
+	news   chan struct{} // has a token if a port has begun to listen, or failed to
+	pace   pace
 
 	mu       sync.Mutex
 	services map[string]*schedulingv1.ServiceEndpoints // by "namespace/name"; the messages are never changed
@@ -63,7 +65,8 @@ type Proxy struct {
 func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), flows: newLimits(),
-		wake: make(chan struct{}, 1), save: make(chan struct{}, 1), services: map[string]*schedulingv1.ServiceEndpoints{},
+		wake: make(chan struct{}, 1), save: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		pace: pace{reportAfter, reportEvery, reportAgain}, services: map[string]*schedulingv1.ServiceEndpoints{},
 		changed: make(chan struct{}), dirty: map[string]bool{}, ports: map[string]map[portName]*port{},
 	}
 	p.load()
@@ -159,6 +162,10 @@ func (p *Proxy) lead(ctx context.Context) error {
 		p.keepPorts(ctx)
 		return nil
 	})
+	group.Go(func() error {
+		p.keepReporting(ctx)
+		return nil
+	})
 	return group.Wait()
 }
 
@@ -202,6 +209,7 @@ func (p *Proxy) reconcile(ctx context.Context) {
 			o := p.ports[key][name]
 			if o == nil {
 				o = newPort(key, name, p.flows, rand.Uint(), p.cfg.Log)
+				o.news = p.news
 				if p.ports[key] == nil {
 					p.ports[key] = map[portName]*port{}
 				}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -515,6 +516,49 @@ func TestConnectionsLeaveFilesToTheAgent(t *testing.T) {
 	}
 	if l.max != 100 || l.perPort != 25 {
 		t.Errorf("with 1200 files: %d, %d of one port", l.max, l.perPort)
+	}
+}
+
+// Neither side of an idle connection sends anything: only the kernel can notice that one is gone.
+func TestBothSidesOfAConnectionAreProbed(t *testing.T) {
+	h := newHost(t)
+	s := service(t, "web", ip, newPod(t, "a").endpoint(true))
+	h.cluster.set(s)
+	agent := h.start(t.TempDir())
+	agent.awaitStatus(t, at(s), "TCP", "")
+	ask(dialTCP(t, "", at(s)), "1")
+	var sides []*net.TCPConn
+	agent.mu.Lock()
+	for _, o := range agent.ports["default/web"] {
+		o.mu.Lock()
+		for f := range o.open {
+			sides = append(sides, f.(*pair).client, f.(*pair).pod)
+		}
+		o.mu.Unlock()
+	}
+	agent.mu.Unlock()
+	if len(sides) != 2 {
+		t.Fatalf("a connection has %d sides", len(sides))
+	}
+	for i, c := range sides {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int{}
+		if err := raw.Control(func(fd uintptr) {
+			for name, o := range map[string][2]int{
+				"on": {unix.SOL_SOCKET, unix.SO_KEEPALIVE}, "idle": {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE},
+				"interval": {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, "count": {unix.IPPROTO_TCP, unix.TCP_KEEPCNT},
+			} {
+				got[name], _ = unix.GetsockoptInt(int(fd), o[0], o[1])
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]int{"on": 1, "idle": 30, "interval": 10, "count": 3}; !maps.Equal(got, want) {
+			t.Errorf("side %d is probed by %v, want %v", i, got, want)
+		}
 	}
 }
 

@@ -20,6 +20,10 @@ const (
 	firstAccept, longAccept = 5 * time.Millisecond, time.Second
 )
 
+// keepAlive is for both sides of a connection: that of a client or a pod whose host is gone ends, and gives back its
+// slot, a minute after the last sign of life. A connection that is only idle lasts, as in Kubernetes.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
+
 // accept leads the connections to l until it is closed.
 func (o *port) accept(ctx context.Context, l *net.TCPListener, work *sync.WaitGroup) {
 	for again := backoff.New(firstAccept, longAccept); ; {
@@ -76,7 +80,7 @@ func (o *port) connect(ctx context.Context, c *net.TCPConn, source netip.Addr) *
 
 func dial(ctx context.Context, e plan.Endpoint) (*net.TCPConn, error) {
 	var d net.Dialer
-	d.Timeout = dialPatience
+	d.Timeout, d.KeepAliveConfig = dialPatience, keepAlive
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", e.Address.String())
 	if err != nil {

@@ -165,7 +165,9 @@ func (t *Tables) admitService(w *resource.Write[*schedulingv1.Service]) error {
 		return nil
 	}
 	keepAddress(w.Old, w.New)
+	dropUnfit(w.Old, w.New)
 	bad := addressFaults(t.cfg.ServiceRange, w.Old, w.New)
+	bad = append(bad, newRoutingFaults(w.Old, w.New)...)
 	// Checked here, where it is known whether the service is headless.
 	if spec := w.New.GetSpec(); len(spec.GetPorts()) == 0 && plan.HasAddress(w.New) &&
 		spec.GetClusterIp() != plan.Headless {
@@ -225,6 +227,105 @@ func addressFaults(r netip.Prefix, old, s *schedulingv1.Service) []object.Fault 
 	return nil
 }
 
+// external reports whether a service can have policies for connections from outside of the cluster.
+func external(spec *schedulingv1.ServiceSpec) bool {
+	return spec.GetType() == "NodePort" || spec.GetType() == "LoadBalancer" ||
+		spec.GetType() == "ClusterIP" && len(spec.GetExternalIps()) > 0
+}
+
+// dropUnfit takes from a service what its former type allowed and its new one does not, as Kubernetes does: a change of
+// the type need not name these fields.
+func dropUnfit(old, s *schedulingv1.Service) {
+	is, was := s.GetSpec(), old.GetSpec()
+	if external(was) && !external(is) && is.GetExternalTrafficPolicy() == was.GetExternalTrafficPolicy() {
+		is.ExternalTrafficPolicy = ""
+	}
+	if old == nil || !plan.HasAddress(old) || plan.HasAddress(s) {
+		return
+	}
+	if slices.Equal(is.GetIpFamilies(), was.GetIpFamilies()) {
+		is.IpFamilies = nil
+	}
+	if is.GetIpFamilyPolicy() == was.GetIpFamilyPolicy() {
+		is.IpFamilyPolicy = nil
+	}
+}
+
+// newRoutingFaults returns the routingFaults of a service that it did not have before: what earlier versions stored
+// must not prevent other changes. old is nil for a new one.
+func newRoutingFaults(old, s *schedulingv1.Service) []object.Fault {
+	stored := routingFaults(old.GetSpec())
+	return slices.DeleteFunc(routingFaults(s.GetSpec()), func(f object.Fault) bool { return slices.Contains(stored, f) })
+}
+
+const clusterPolicy, localPolicy = "Cluster", "Local"
+
+// routingFaults returns what is wrong with the fields that say which connections are led where. They have no effect
+// yet, but a manifest that Kubernetes refuses is refused. Source: Kubernetes, pkg/apis/core/validation and
+// pkg/registry/core/service/storage.
+func routingFaults(spec *schedulingv1.ServiceSpec) (bad []object.Fault) {
+	if spec == nil {
+		return nil
+	}
+	of := func(path, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			bad = append(bad, object.Faultf(path, "must be %s, not %q", strings.Join(allowed, " or "), value))
+		}
+	}
+	if spec.InternalTrafficPolicy != nil {
+		of("spec.internalTrafficPolicy", spec.GetInternalTrafficPolicy(), clusterPolicy, localPolicy)
+	}
+	if p := spec.GetExternalTrafficPolicy(); p != "" {
+		const path = "spec.externalTrafficPolicy"
+		if of(path, p, clusterPolicy, localPolicy); !external(spec) {
+			bad = append(bad, object.Faultf(path, "must be left out unless spec.type is NodePort or LoadBalancer, or there are "+
+				"spec.externalIPs"))
+		}
+	}
+	return append(bad, familyFaults(spec)...)
+}
+
+const (
+	singleStack, preferDualStack, requireDualStack = "SingleStack", "PreferDualStack", "RequireDualStack"
+	ipv4, ipv6                                     = "IPv4", "IPv6"
+)
+
+// familyFaults returns what is wrong with the families of a service's addresses.
+func familyFaults(spec *schedulingv1.ServiceSpec) (bad []object.Fault) {
+	const familiesPath, policyPath = "spec.ipFamilies", "spec.ipFamilyPolicy"
+	fault := func(path, format string, args ...any) { bad = append(bad, object.Faultf(path, format, args...)) }
+	families := spec.GetIpFamilies()
+	if spec.GetType() == plan.ExternalName {
+		if len(families) > 0 {
+			fault(familiesPath, "must be left out if spec.type is %s", plan.ExternalName)
+		}
+		if spec.IpFamilyPolicy != nil {
+			fault(policyPath, "must be left out if spec.type is %s", plan.ExternalName)
+		}
+		return bad
+	}
+	policies := []string{singleStack, preferDualStack, requireDualStack}
+	policy := spec.GetIpFamilyPolicy()
+	if spec.IpFamilyPolicy != nil && !slices.Contains(policies, policy) {
+		fault(policyPath, "must be %s, not %q", strings.Join(policies, " or "), policy)
+	}
+	for i, f := range families {
+		switch at := fmt.Sprintf("%s[%d]", familiesPath, i); {
+		case f != ipv4 && f != ipv6:
+			fault(at, "must be %s or %s, not %q", ipv4, ipv6, f)
+		case slices.Contains(families[:i], f):
+			fault(at, "%s is there twice", f)
+		}
+	}
+	if len(families) > 2 {
+		fault(familiesPath, "must be no more than 2")
+	}
+	if len(families) == 2 && (policy == singleStack || spec.IpFamilyPolicy == nil) {
+		fault(policyPath, "must be %s or %s if there are two families", preferDualStack, requireDualStack)
+	}
+	return bad
+}
+
 // serviceNotInForce returns warnings about the fields of a service that are stored and have no effect.
 func serviceNotInForce(s *schedulingv1.Service) (warnings []string) {
 	spec := s.GetSpec()
@@ -242,9 +343,9 @@ func serviceNotInForce(s *schedulingv1.Service) (warnings []string) {
 		warn(!onNodes && p.GetNodePort() > 0, fmt.Sprintf("spec.ports[%d].nodePort%s", i, stored))
 	}
 	warn(len(spec.GetExternalIps()) > 0, "spec.externalIPs"+stored)
-	warn(spec.GetInternalTrafficPolicy() == "Local", "spec.internalTrafficPolicy"+stored)
-	warn(spec.GetExternalTrafficPolicy() == "Local", "spec.externalTrafficPolicy"+stored)
-	warn(slices.Contains(spec.GetIpFamilies(), "IPv6"), "spec.ipFamilies"+stored+": services have IPv4 addresses")
+	warn(spec.GetInternalTrafficPolicy() == localPolicy, "spec.internalTrafficPolicy"+stored)
+	warn(spec.GetExternalTrafficPolicy() == localPolicy, "spec.externalTrafficPolicy"+stored)
+	warn(slices.Contains(spec.GetIpFamilies(), ipv6), "spec.ipFamilies"+stored+": services have IPv4 addresses")
 	warn(strings.HasSuffix(spec.GetIpFamilyPolicy(), "DualStack"), "spec.ipFamilyPolicy"+stored)
 	warn(spec.GetClusterIp() == plan.Headless && spec.GetSessionAffinity() == plan.ClientIP,
 		"spec.sessionAffinity: has no effect on a service without an address")

@@ -94,7 +94,7 @@ func TestStatefulSetsAreRefusedWithThePathOfWhatIsWrong(t *testing.T) {
 		{"a name of 52 characters", func(s *schedulingv1.StatefulSet) { s.Metadata.Name = strings.Repeat("x", 52) }, nil},
 		{"a template that JSON cannot say", func(s *schedulingv1.StatefulSet) {
 			s.Spec.Template.Spec.DnsConfig = &structpb.Struct{Fields: map[string]*structpb.Value{"x": {}}}
-		}, []string{"spec.template"}},
+		}, []string{"spec.template", "spec.template.spec.dnsConfig.x"}},
 	} {
 		s := &schedulingv1.StatefulSet{Metadata: meta("s"), Spec: &schedulingv1.StatefulSetSpec{
 			Selector: selector("a"), Template: template("a", ""),

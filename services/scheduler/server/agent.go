@@ -27,10 +27,13 @@ import (
 type Agents struct {
 	schedulingv1.UnimplementedPodAgentServiceServer
 	Config
+	reports *reports
 }
 
 // NewAgents returns PodAgentService.
-func NewAgents(cfg Config) *Agents { return &Agents{Config: cfg} }
+func NewAgents(cfg Config) *Agents {
+	return &Agents{Config: cfg, reports: &reports{of: map[string]span{}}}
+}
 
 // WatchOwnPods sends the pods that are bound to the agent's node and then every change.
 func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest,

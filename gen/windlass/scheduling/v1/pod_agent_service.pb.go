@@ -1025,6 +1025,190 @@ func (x *WatchServiceEndpointsResponse) GetComplete() bool {
 	return false
 }
 
+// Request of ReportServicePorts.
+type ReportServicePortsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Ports that have changed, or are to be remembered; 1 to 64.
+	Ports         []*ServicePortReport `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportServicePortsRequest) Reset() {
+	*x = ReportServicePortsRequest{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportServicePortsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportServicePortsRequest) ProtoMessage() {}
+
+func (x *ReportServicePortsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportServicePortsRequest.ProtoReflect.Descriptor instead.
+func (*ReportServicePortsRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReportServicePortsRequest) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *ReportServicePortsRequest) GetPorts() []*ServicePortReport {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+// Whether a node listens on a port of a service.
+type ServicePortReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the service.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the service.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid of the service.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Protocol of the port: TCP, UDP or SCTP.
+	Protocol string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Number of the port; 1 to 65535.
+	Port int32 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	// Why the node cannot listen, such as "address already in use"; at most 128 printable ASCII characters. Empty if it
+	// listens.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServicePortReport) Reset() {
+	*x = ServicePortReport{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServicePortReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServicePortReport) ProtoMessage() {}
+
+func (x *ServicePortReport) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServicePortReport.ProtoReflect.Descriptor instead.
+func (*ServicePortReport) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ServicePortReport) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ServicePortReport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServicePortReport) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ServicePortReport) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *ServicePortReport) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ServicePortReport) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// Response of ReportServicePorts.
+type ReportServicePortsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportServicePortsResponse) Reset() {
+	*x = ReportServicePortsResponse{}
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportServicePortsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportServicePortsResponse) ProtoMessage() {}
+
+func (x *ReportServicePortsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportServicePortsResponse.ProtoReflect.Descriptor instead.
+func (*ReportServicePortsResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{18}
+}
+
 // Request of Attend.
 type AttendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1036,7 +1220,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1232,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[16]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1245,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttendRequest) GetNodeName() string {
@@ -1094,7 +1278,7 @@ type AttendResponse struct {
 
 func (x *AttendResponse) Reset() {
 	*x = AttendResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1290,7 @@ func (x *AttendResponse) String() string {
 func (*AttendResponse) ProtoMessage() {}
 
 func (x *AttendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[17]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1303,7 @@ func (x *AttendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendResponse.ProtoReflect.Descriptor instead.
 func (*AttendResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttendResponse) GetId() string {
@@ -1196,7 +1380,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1392,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1405,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeliverRequest) GetNodeName() string {
@@ -1295,7 +1479,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1491,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[19]
+	mi := &file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1504,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeliverResponse) GetStdin() []byte {
@@ -1414,7 +1598,19 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x1dWatchServiceEndpointsResponse\x12B\n" +
 	"\achanged\x18\x01 \x03(\v2(.windlass.scheduling.v1.ServiceEndpointsR\achanged\x12\x18\n" +
 	"\aremoved\x18\x02 \x03(\tR\aremoved\x12\x1a\n" +
-	"\bcomplete\x18\x03 \x01(\bR\bcomplete\"4\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\"\x8d\x01\n" +
+	"\x19ReportServicePortsRequest\x12#\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12K\n" +
+	"\x05ports\x18\x02 \x03(\v2).windlass.scheduling.v1.ServicePortReportB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x05ports\"\xf0\x01\n" +
+	"\x11ServicePortReport\x12$\n" +
+	"\tnamespace\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x18\n" +
+	"\x03uid\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03uid\x121\n" +
+	"\bprotocol\x18\x04 \x01(\tB\x15\xbaH\x12r\x10R\x03TCPR\x03UDPR\x04SCTPR\bprotocol\x12\x1f\n" +
+	"\x04port\x18\x05 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04port\x12+\n" +
+	"\x05error\x18\x06 \x01(\tB\x15\xbaH\x12r\x102\x0e^[ -~]{0,128}$R\x05error\"\x1c\n" +
+	"\x1aReportServicePortsResponse\"4\n" +
 	"\rAttendRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xf4\x01\n" +
 	"\x0eAttendResponse\x12\x0e\n" +
@@ -1439,7 +1635,7 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x0fDeliverResponse\x12\x14\n" +
 	"\x05stdin\x18\x01 \x01(\fR\x05stdin\x12!\n" +
 	"\fstdin_closed\x18\x02 \x01(\bR\vstdinClosed\x12I\n" +
-	"\rterminal_size\x18\x03 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize2\x90\f\n" +
+	"\rterminal_size\x18\x03 \x01(\v2$.windlass.scheduling.v1.TerminalSizeR\fterminalSize2\xa8\r\n" +
 	"\x0fPodAgentService\x12}\n" +
 	"\fWatchOwnPods\x12+.windlass.scheduling.v1.WatchOwnPodsRequest\x1a).windlass.scheduling.v1.WatchPodsResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12q\n" +
@@ -1458,7 +1654,9 @@ const file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc = "" +
 	"\x11ConfirmVolumeGone\x120.windlass.scheduling.v1.ConfirmVolumeGoneRequest\x1a1.windlass.scheduling.v1.ConfirmVolumeGoneResponse\"#\xaa\xbb\x18\x1f\n" +
 	"\x06delete\x1a\x11persistentvolumes \x010\x01\x12\x9f\x01\n" +
 	"\x15WatchServiceEndpoints\x124.windlass.scheduling.v1.WatchServiceEndpointsRequest\x1a5.windlass.scheduling.v1.WatchServiceEndpointsResponse\"\x17\xaa\xbb\x18\x13\n" +
-	"\x05watch\x1a\bservices \x010\x01\x12n\n" +
+	"\x05watch\x1a\bservices \x010\x01\x12\x95\x01\n" +
+	"\x12ReportServicePorts\x121.windlass.scheduling.v1.ReportServicePortsRequest\x1a2.windlass.scheduling.v1.ReportServicePortsResponse\"\x18\xaa\xbb\x18\x14\n" +
+	"\x06create\x1a\x06events \x010\x01\x12n\n" +
 	"\x06Attend\x12%.windlass.scheduling.v1.AttendRequest\x1a&.windlass.scheduling.v1.AttendResponse\"\x13\xaa\xbb\x18\x0f\n" +
 	"\x05watch\x1a\x04pods \x010\x01\x12{\n" +
 	"\aDeliver\x12&.windlass.scheduling.v1.DeliverRequest\x1a'.windlass.scheduling.v1.DeliverResponse\"\x1b\xaa\xbb\x18\x17\n" +
@@ -1477,7 +1675,7 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_agent_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*WatchOwnPodsRequest)(nil),            // 0: windlass.scheduling.v1.WatchOwnPodsRequest
 	(*ReportPodRequest)(nil),               // 1: windlass.scheduling.v1.ReportPodRequest
@@ -1495,65 +1693,71 @@ var file_windlass_scheduling_v1_pod_agent_service_proto_goTypes = []any{
 	(*ConfirmVolumeGoneResponse)(nil),      // 13: windlass.scheduling.v1.ConfirmVolumeGoneResponse
 	(*WatchServiceEndpointsRequest)(nil),   // 14: windlass.scheduling.v1.WatchServiceEndpointsRequest
 	(*WatchServiceEndpointsResponse)(nil),  // 15: windlass.scheduling.v1.WatchServiceEndpointsResponse
-	(*AttendRequest)(nil),                  // 16: windlass.scheduling.v1.AttendRequest
-	(*AttendResponse)(nil),                 // 17: windlass.scheduling.v1.AttendResponse
-	(*DeliverRequest)(nil),                 // 18: windlass.scheduling.v1.DeliverRequest
-	(*DeliverResponse)(nil),                // 19: windlass.scheduling.v1.DeliverResponse
-	nil,                                    // 20: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	(*PodStatus)(nil),                      // 21: windlass.scheduling.v1.PodStatus
-	(*ConfigMap)(nil),                      // 22: windlass.scheduling.v1.ConfigMap
-	(*Secret)(nil),                         // 23: windlass.scheduling.v1.Secret
-	(*timestamppb.Timestamp)(nil),          // 24: google.protobuf.Timestamp
-	(*ServiceEndpoints)(nil),               // 25: windlass.scheduling.v1.ServiceEndpoints
-	(*GetPodLogRequest)(nil),               // 26: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                   // 27: windlass.scheduling.v1.ExecPodStart
-	(*NodeMetrics)(nil),                    // 28: windlass.scheduling.v1.NodeMetrics
-	(*TerminalSize)(nil),                   // 29: windlass.scheduling.v1.TerminalSize
-	(*PersistentVolume)(nil),               // 30: windlass.scheduling.v1.PersistentVolume
-	(*WatchPodsResponse)(nil),              // 31: windlass.scheduling.v1.WatchPodsResponse
-	(*Pod)(nil),                            // 32: windlass.scheduling.v1.Pod
-	(*WatchPersistentVolumesResponse)(nil), // 33: windlass.scheduling.v1.WatchPersistentVolumesResponse
+	(*ReportServicePortsRequest)(nil),      // 16: windlass.scheduling.v1.ReportServicePortsRequest
+	(*ServicePortReport)(nil),              // 17: windlass.scheduling.v1.ServicePortReport
+	(*ReportServicePortsResponse)(nil),     // 18: windlass.scheduling.v1.ReportServicePortsResponse
+	(*AttendRequest)(nil),                  // 19: windlass.scheduling.v1.AttendRequest
+	(*AttendResponse)(nil),                 // 20: windlass.scheduling.v1.AttendResponse
+	(*DeliverRequest)(nil),                 // 21: windlass.scheduling.v1.DeliverRequest
+	(*DeliverResponse)(nil),                // 22: windlass.scheduling.v1.DeliverResponse
+	nil,                                    // 23: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	(*PodStatus)(nil),                      // 24: windlass.scheduling.v1.PodStatus
+	(*ConfigMap)(nil),                      // 25: windlass.scheduling.v1.ConfigMap
+	(*Secret)(nil),                         // 26: windlass.scheduling.v1.Secret
+	(*timestamppb.Timestamp)(nil),          // 27: google.protobuf.Timestamp
+	(*ServiceEndpoints)(nil),               // 28: windlass.scheduling.v1.ServiceEndpoints
+	(*GetPodLogRequest)(nil),               // 29: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                   // 30: windlass.scheduling.v1.ExecPodStart
+	(*NodeMetrics)(nil),                    // 31: windlass.scheduling.v1.NodeMetrics
+	(*TerminalSize)(nil),                   // 32: windlass.scheduling.v1.TerminalSize
+	(*PersistentVolume)(nil),               // 33: windlass.scheduling.v1.PersistentVolume
+	(*WatchPodsResponse)(nil),              // 34: windlass.scheduling.v1.WatchPodsResponse
+	(*Pod)(nil),                            // 35: windlass.scheduling.v1.Pod
+	(*WatchPersistentVolumesResponse)(nil), // 36: windlass.scheduling.v1.WatchPersistentVolumesResponse
 }
 var file_windlass_scheduling_v1_pod_agent_service_proto_depIdxs = []int32{
-	21, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
+	24, // 0: windlass.scheduling.v1.ReportPodRequest.status:type_name -> windlass.scheduling.v1.PodStatus
 	2,  // 1: windlass.scheduling.v1.ReportPodRequest.events:type_name -> windlass.scheduling.v1.PodEvent
-	20, // 2: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
-	22, // 3: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
-	23, // 4: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
-	24, // 5: windlass.scheduling.v1.CreatePodTokenResponse.expiry_time:type_name -> google.protobuf.Timestamp
-	25, // 6: windlass.scheduling.v1.WatchServiceEndpointsResponse.changed:type_name -> windlass.scheduling.v1.ServiceEndpoints
-	26, // 7: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
-	27, // 8: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
-	28, // 9: windlass.scheduling.v1.DeliverRequest.metrics:type_name -> windlass.scheduling.v1.NodeMetrics
-	29, // 10: windlass.scheduling.v1.DeliverResponse.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
-	30, // 11: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
-	0,  // 12: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
-	1,  // 13: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
-	3,  // 14: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
-	5,  // 15: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
-	7,  // 16: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
-	9,  // 17: windlass.scheduling.v1.PodAgentService.CreatePodToken:input_type -> windlass.scheduling.v1.CreatePodTokenRequest
-	11, // 18: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
-	12, // 19: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
-	14, // 20: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:input_type -> windlass.scheduling.v1.WatchServiceEndpointsRequest
-	16, // 21: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
-	18, // 22: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
-	31, // 23: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	32, // 24: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
-	4,  // 25: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
-	6,  // 26: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
-	8,  // 27: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
-	10, // 28: windlass.scheduling.v1.PodAgentService.CreatePodToken:output_type -> windlass.scheduling.v1.CreatePodTokenResponse
-	33, // 29: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
-	13, // 30: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
-	15, // 31: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:output_type -> windlass.scheduling.v1.WatchServiceEndpointsResponse
-	17, // 32: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
-	19, // 33: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
-	23, // [23:34] is the sub-list for method output_type
-	12, // [12:23] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	23, // 2: windlass.scheduling.v1.ResolveVolumesResponse.volumes:type_name -> windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry
+	25, // 3: windlass.scheduling.v1.ResolveConfigResponse.config_maps:type_name -> windlass.scheduling.v1.ConfigMap
+	26, // 4: windlass.scheduling.v1.ResolveConfigResponse.secrets:type_name -> windlass.scheduling.v1.Secret
+	27, // 5: windlass.scheduling.v1.CreatePodTokenResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	28, // 6: windlass.scheduling.v1.WatchServiceEndpointsResponse.changed:type_name -> windlass.scheduling.v1.ServiceEndpoints
+	17, // 7: windlass.scheduling.v1.ReportServicePortsRequest.ports:type_name -> windlass.scheduling.v1.ServicePortReport
+	29, // 8: windlass.scheduling.v1.AttendResponse.log:type_name -> windlass.scheduling.v1.GetPodLogRequest
+	30, // 9: windlass.scheduling.v1.AttendResponse.exec:type_name -> windlass.scheduling.v1.ExecPodStart
+	31, // 10: windlass.scheduling.v1.DeliverRequest.metrics:type_name -> windlass.scheduling.v1.NodeMetrics
+	32, // 11: windlass.scheduling.v1.DeliverResponse.terminal_size:type_name -> windlass.scheduling.v1.TerminalSize
+	33, // 12: windlass.scheduling.v1.ResolveVolumesResponse.VolumesEntry.value:type_name -> windlass.scheduling.v1.PersistentVolume
+	0,  // 13: windlass.scheduling.v1.PodAgentService.WatchOwnPods:input_type -> windlass.scheduling.v1.WatchOwnPodsRequest
+	1,  // 14: windlass.scheduling.v1.PodAgentService.ReportPod:input_type -> windlass.scheduling.v1.ReportPodRequest
+	3,  // 15: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:input_type -> windlass.scheduling.v1.ConfirmPodGoneRequest
+	5,  // 16: windlass.scheduling.v1.PodAgentService.ResolveVolumes:input_type -> windlass.scheduling.v1.ResolveVolumesRequest
+	7,  // 17: windlass.scheduling.v1.PodAgentService.ResolveConfig:input_type -> windlass.scheduling.v1.ResolveConfigRequest
+	9,  // 18: windlass.scheduling.v1.PodAgentService.CreatePodToken:input_type -> windlass.scheduling.v1.CreatePodTokenRequest
+	11, // 19: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:input_type -> windlass.scheduling.v1.WatchOwnVolumesRequest
+	12, // 20: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:input_type -> windlass.scheduling.v1.ConfirmVolumeGoneRequest
+	14, // 21: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:input_type -> windlass.scheduling.v1.WatchServiceEndpointsRequest
+	16, // 22: windlass.scheduling.v1.PodAgentService.ReportServicePorts:input_type -> windlass.scheduling.v1.ReportServicePortsRequest
+	19, // 23: windlass.scheduling.v1.PodAgentService.Attend:input_type -> windlass.scheduling.v1.AttendRequest
+	21, // 24: windlass.scheduling.v1.PodAgentService.Deliver:input_type -> windlass.scheduling.v1.DeliverRequest
+	34, // 25: windlass.scheduling.v1.PodAgentService.WatchOwnPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	35, // 26: windlass.scheduling.v1.PodAgentService.ReportPod:output_type -> windlass.scheduling.v1.Pod
+	4,  // 27: windlass.scheduling.v1.PodAgentService.ConfirmPodGone:output_type -> windlass.scheduling.v1.ConfirmPodGoneResponse
+	6,  // 28: windlass.scheduling.v1.PodAgentService.ResolveVolumes:output_type -> windlass.scheduling.v1.ResolveVolumesResponse
+	8,  // 29: windlass.scheduling.v1.PodAgentService.ResolveConfig:output_type -> windlass.scheduling.v1.ResolveConfigResponse
+	10, // 30: windlass.scheduling.v1.PodAgentService.CreatePodToken:output_type -> windlass.scheduling.v1.CreatePodTokenResponse
+	36, // 31: windlass.scheduling.v1.PodAgentService.WatchOwnVolumes:output_type -> windlass.scheduling.v1.WatchPersistentVolumesResponse
+	13, // 32: windlass.scheduling.v1.PodAgentService.ConfirmVolumeGone:output_type -> windlass.scheduling.v1.ConfirmVolumeGoneResponse
+	15, // 33: windlass.scheduling.v1.PodAgentService.WatchServiceEndpoints:output_type -> windlass.scheduling.v1.WatchServiceEndpointsResponse
+	18, // 34: windlass.scheduling.v1.PodAgentService.ReportServicePorts:output_type -> windlass.scheduling.v1.ReportServicePortsResponse
+	20, // 35: windlass.scheduling.v1.PodAgentService.Attend:output_type -> windlass.scheduling.v1.AttendResponse
+	22, // 36: windlass.scheduling.v1.PodAgentService.Deliver:output_type -> windlass.scheduling.v1.DeliverResponse
+	25, // [25:37] is the sub-list for method output_type
+	13, // [13:25] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_agent_service_proto_init() }
@@ -1568,14 +1772,14 @@ func file_windlass_scheduling_v1_pod_agent_service_proto_init() {
 	file_windlass_scheduling_v1_pod_service_proto_init()
 	file_windlass_scheduling_v1_secret_proto_init()
 	file_windlass_scheduling_v1_service_proto_init()
-	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_windlass_scheduling_v1_pod_agent_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

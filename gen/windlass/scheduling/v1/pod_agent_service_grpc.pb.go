@@ -30,6 +30,7 @@ const (
 	PodAgentService_WatchOwnVolumes_FullMethodName       = "/windlass.scheduling.v1.PodAgentService/WatchOwnVolumes"
 	PodAgentService_ConfirmVolumeGone_FullMethodName     = "/windlass.scheduling.v1.PodAgentService/ConfirmVolumeGone"
 	PodAgentService_WatchServiceEndpoints_FullMethodName = "/windlass.scheduling.v1.PodAgentService/WatchServiceEndpoints"
+	PodAgentService_ReportServicePorts_FullMethodName    = "/windlass.scheduling.v1.PodAgentService/ReportServicePorts"
 	PodAgentService_Attend_FullMethodName                = "/windlass.scheduling.v1.PodAgentService/Attend"
 	PodAgentService_Deliver_FullMethodName               = "/windlass.scheduling.v1.PodAgentService/Deliver"
 )
@@ -62,6 +63,10 @@ type PodAgentServiceClient interface {
 	// WatchServiceEndpoints sends all services with where their connections are led, then every change. Each node leads
 	// the connections of its own pods, so each needs all of them.
 	WatchServiceEndpoints(ctx context.Context, in *WatchServiceEndpointsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceEndpointsResponse], error)
+	// ReportServicePorts reports, for users, ports of services that the agent's node cannot listen on, or listens on again.
+	// Each is recorded as an event of its service: PortNotOpened or PortOpened. Services and ports that do not exist are
+	// left out. An agent that reports too much is refused with TOO_MANY.
+	ReportServicePorts(ctx context.Context, in *ReportServicePortsRequest, opts ...grpc.CallOption) (*ReportServicePortsResponse, error)
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error)
 	// Deliver answers one request: the agent sends output and receives input.
@@ -193,6 +198,16 @@ func (c *podAgentServiceClient) WatchServiceEndpoints(ctx context.Context, in *W
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodAgentService_WatchServiceEndpointsClient = grpc.ServerStreamingClient[WatchServiceEndpointsResponse]
 
+func (c *podAgentServiceClient) ReportServicePorts(ctx context.Context, in *ReportServicePortsRequest, opts ...grpc.CallOption) (*ReportServicePortsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportServicePortsResponse)
+	err := c.cc.Invoke(ctx, PodAgentService_ReportServicePorts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podAgentServiceClient) Attend(ctx context.Context, in *AttendRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &PodAgentService_ServiceDesc.Streams[3], PodAgentService_Attend_FullMethodName, cOpts...)
@@ -253,6 +268,10 @@ type PodAgentServiceServer interface {
 	// WatchServiceEndpoints sends all services with where their connections are led, then every change. Each node leads
 	// the connections of its own pods, so each needs all of them.
 	WatchServiceEndpoints(*WatchServiceEndpointsRequest, grpc.ServerStreamingServer[WatchServiceEndpointsResponse]) error
+	// ReportServicePorts reports, for users, ports of services that the agent's node cannot listen on, or listens on again.
+	// Each is recorded as an event of its service: PortNotOpened or PortOpened. Services and ports that do not exist are
+	// left out. An agent that reports too much is refused with TOO_MANY.
+	ReportServicePorts(context.Context, *ReportServicePortsRequest) (*ReportServicePortsResponse, error)
 	// Attend is a stream that is open while the agent runs. It sends users' requests for logs and commands to the agent.
 	Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error
 	// Deliver answers one request: the agent sends output and receives input.
@@ -293,6 +312,9 @@ func (UnimplementedPodAgentServiceServer) ConfirmVolumeGone(context.Context, *Co
 }
 func (UnimplementedPodAgentServiceServer) WatchServiceEndpoints(*WatchServiceEndpointsRequest, grpc.ServerStreamingServer[WatchServiceEndpointsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchServiceEndpoints not implemented")
+}
+func (UnimplementedPodAgentServiceServer) ReportServicePorts(context.Context, *ReportServicePortsRequest) (*ReportServicePortsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportServicePorts not implemented")
 }
 func (UnimplementedPodAgentServiceServer) Attend(*AttendRequest, grpc.ServerStreamingServer[AttendResponse]) error {
 	return status.Error(codes.Unimplemented, "method Attend not implemented")
@@ -462,6 +484,24 @@ func _PodAgentService_WatchServiceEndpoints_Handler(srv interface{}, stream grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodAgentService_WatchServiceEndpointsServer = grpc.ServerStreamingServer[WatchServiceEndpointsResponse]
 
+func _PodAgentService_ReportServicePorts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportServicePortsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodAgentServiceServer).ReportServicePorts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodAgentService_ReportServicePorts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodAgentServiceServer).ReportServicePorts(ctx, req.(*ReportServicePortsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodAgentService_Attend_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(AttendRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -510,6 +550,10 @@ var PodAgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConfirmVolumeGone",
 			Handler:    _PodAgentService_ConfirmVolumeGone_Handler,
+		},
+		{
+			MethodName: "ReportServicePorts",
+			Handler:    _PodAgentService_ReportServicePorts_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

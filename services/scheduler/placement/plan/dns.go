@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ func dnsFaults(path string, spec *schedulingv1.PodSpec) (bad []object.Fault) {
 	}
 	at := path + ".dnsConfig"
 	config := spec.GetDnsConfig().GetFields()
+	bad = append(bad, otherFields(at, config, "nameservers", "searches", "options")...)
 	servers, faults := textsOf(at+".nameservers", config["nameservers"])
 	bad = append(bad, faults...)
 	for i, s := range servers {
@@ -69,12 +71,23 @@ func optionFaults(at string, list *structpb.Value) (bad []object.Fault) {
 	}
 	for i, v := range list.GetListValue().GetValues() {
 		option := v.GetStructValue().GetFields()
+		bad = append(bad, otherFields(fmt.Sprintf("%s[%d]", at, i), option, "name", "value")...)
 		name, value := option["name"].GetStringValue(), option["value"]
 		if name == "" || !plain(name) {
 			bad = append(bad, object.Faultf(fmt.Sprintf("%s[%d].name", at, i), "must be a word, not %q", name))
 		}
 		if _, text := value.GetKind().(*structpb.Value_StringValue); value != nil && !text || !plain(value.GetStringValue()) {
 			bad = append(bad, object.Faultf(fmt.Sprintf("%s[%d].value", at, i), "must be a word in quotes"))
+		}
+	}
+	return bad
+}
+
+// otherFields returns a fault for each field that is not one of known, by name.
+func otherFields(at string, fields map[string]*structpb.Value, known ...string) (bad []object.Fault) {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(known, name) {
+			bad = append(bad, object.Faultf(at+"."+name, "unknown field: must be one of %s", strings.Join(known, ", ")))
 		}
 	}
 	return bad

@@ -35,6 +35,13 @@ func TestNamesOfAResolverAreChecked(t *testing.T) {
 			`{"dnsConfig": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}}`,
 			[]string{"spec.dnsConfig.nameservers"},
 		},
+		"fields that there are not": {
+			`{"dnsConfig": {"nameserver": ["192.0.2.1"], "search": [], "options": [{"name": "a", "values": "1"}, {}]}}`,
+			[]string{
+				"spec.dnsConfig.nameserver", "spec.dnsConfig.search", "spec.dnsConfig.options[0].values",
+				"spec.dnsConfig.options[1].name",
+			},
+		},
 		"a line break in a name": {
 			`{"dnsConfig": {"searches": ["a\noptions debug"]}}`,
 			[]string{"spec.dnsConfig.searches[0]"},

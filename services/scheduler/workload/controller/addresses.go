@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
@@ -41,11 +42,24 @@ func (a *Addresses) Lead(ctx context.Context) error {
 	if a.tables.Services.WaitSynced(ctx) != nil {
 		return nil // ctx ended
 	}
-	// Before any is given away: they could be addresses that services have.
-	if err := a.tables.Services.HoldClaims(ctx); err != nil && ctx.Err() == nil {
-		a.log.WarnContext(ctx, "services share an address", "error", err)
-	}
-	return a.loops.Lead(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	tried := make(chan struct{})
+	group.Go(func() error {
+		a.tables.Services.HoldClaims(ctx, a.log, func() { close(tried) })
+		return nil
+	})
+	group.Go(func() error {
+		defer stop()
+		select {
+		case <-tried: // before any is given away: they could be addresses that services have
+			return a.loops.Lead(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return group.Wait()
 }
 
 // reconcile writes a service that lacks an address: each write chooses one.
