@@ -228,3 +228,47 @@ func TestOnTheAddressOfTheMachineContainerPortsMustNotClash(t *testing.T) {
 		})
 	}
 }
+
+// A host port leads to the pod that has it, also after a restart of the agent, and to none once the pod is gone. If
+// another program has the port, an event says so.
+func TestAHostPortLeadsToItsPod(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	withAddresses(m)
+	_, stop := m.run()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	p := hello("a", freePort(t))
+	p.Spec.Containers[0].Ports[0].HostPort = int32(port)
+	c.add(p)
+	c.await("a", "is ready", ready)
+	eventually(t, "an event says that the port is taken", func() bool {
+		return c.said("a", hostPortNotOpened, "address already in use")
+	})
+	l.Close()
+	eventually(t, "it greets", func() bool { return greets("127.0.0.1", port) })
+	eventually(t, "an event says that the port is open",
+		func() bool { return c.said("a", hostPortOpened, strconv.Itoa(port)) })
+	stop()
+	if greets("127.0.0.1", port) {
+		t.Error("a port is open without its agent")
+	}
+	m.run()
+	eventually(t, "it greets again", func() bool { return greets("127.0.0.1", port) })
+	other := hello("b", freePort(t))
+	other.Spec.Containers[0].Ports[0].HostPort = int32(freePort(t))
+	other.Spec.Containers[0].Ports[0].HostIp = "127.0.0.9"
+	c.add(other)
+	eventually(t, "an event says that the address is another one", func() bool {
+		return c.said("b", hostPortNotOpened, "127.0.0.9")
+	})
+	c.remove("a", 0)
+	c.awaitGone("a")
+	if greets("127.0.0.1", port) {
+		t.Error("a port leads to a pod that is gone")
+	}
+}

@@ -37,6 +37,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/logger"
+	"github.com/windlass-dev/windlass/services/node-agent/proxy"
 )
 
 func TestMain(m *testing.M) {
@@ -590,9 +591,11 @@ func (m *machine) start() agent {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	hostPorts := proxy.NewHostPorts(log)
 	s, err := New(Config{
-		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
-		Images: images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		HostPorts: hostPorts.Set, Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn,
+		Supervisor: supervisor,
+		Images:     images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
 		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),
 		Addresses: m.addresses, DNS: m.dns, Services: m.services,
 		Users: users(), Authority: m.path("ca.crt"),
@@ -610,6 +613,11 @@ func (m *machine) start() agent {
 	var group sync.WaitGroup
 	group.Go(func() {
 		if err := supervisor.Run(ctx); err != nil {
+			m.t.Error(err)
+		}
+	})
+	group.Go(func() {
+		if err := hostPorts.Run(ctx); err != nil {
 			m.t.Error(err)
 		}
 	})

@@ -69,6 +69,7 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 	s.mu.Lock()
 	p.over = d.Over // from now on its directory may go
 	s.mu.Unlock()
+	s.leadHostPorts(p)
 	s.told.Add(uid)
 	s.probed.Add(uid)
 	return d.Wake, nil

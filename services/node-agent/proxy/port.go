@@ -80,8 +80,9 @@ type port struct {
 	log     *slog.Logger
 	cancel  context.CancelFunc
 	ended   chan struct{}
-	aimed   chan struct{} // has a token when the endpoints have changed
-	news    chan struct{} // gets a token when the port has begun to listen, or failed to; may be nil
+	aimed   chan struct{}    // has a token when the endpoints have changed
+	news    chan struct{}    // gets a token when the port has begun to listen, or failed to; may be nil
+	told    func(why string) // is called then, with why it failed; may be nil
 
 	mu      sync.Mutex
 	to      target
@@ -241,6 +242,9 @@ func (o *port) listens(ctx context.Context, err error) {
 	o.mu.Unlock()
 	if why != was {
 		poke(o.news)
+	}
+	if why != was && o.told != nil {
+		o.told(why)
 	}
 	switch {
 	case ctx.Err() != nil || why == was:

@@ -165,11 +165,13 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		Elected: func(ctx context.Context) error { return i.answerNames(ctx, services) },
 	})
 	var a *agent.Agent
-	if i.pods, err = i.newPods(node, status, store, conn, services, func(ctx context.Context, fresh bool) (*nodev1.Node,
-		error,
-	) {
-		return a.Node(ctx, fresh)
-	}); err != nil {
+	hostPorts := proxy.NewHostPorts(i.log)
+	if i.pods, err = i.newPods(node, status, store, conn, services, hostPorts,
+		func(ctx context.Context, fresh bool) (*nodev1.Node,
+			error,
+		) {
+			return a.Node(ctx, fresh)
+		}); err != nil {
 		return err
 	}
 	cfg := agent.Config{
@@ -188,6 +190,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	group.Go(func() error { return a.ReportImages(running) })
 	group.Go(func() error { return i.pods.Run(running) })
 	group.Go(func() error { return services.Run(running) })
+	group.Go(func() error { return hostPorts.Run(running) })
 	group.Go(func() error { return i.newHost(node.Name, conn, a).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
 	if m != nil {
@@ -209,7 +212,7 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 
 func (i *instance) newPods(
 	node pki.Node, status *nodev1.NodeStatus, store *pki.Store, conn grpc.ClientConnInterface,
-	services *proxy.Proxy, nodeOf func(context.Context, bool) (*nodev1.Node, error),
+	services *proxy.Proxy, hostPorts *proxy.HostPorts, nodeOf func(context.Context, bool) (*nodev1.Node, error),
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
 	images, err := image.NewLibrary(image.LibraryConfig{
@@ -226,7 +229,7 @@ func (i *instance) newPods(
 			known := services.Await(ctx)
 			return services.Services(), known
 		},
-		Supervisor: i.supervisor, Images: images, HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
+		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})
