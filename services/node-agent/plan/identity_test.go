@@ -31,8 +31,8 @@ func TestIdentity(t *testing.T) {
 		"a name that is a number": {
 			image: "200", want: plan.Identity{UID: 300, GID: 300, Home: "/home/named-200"},
 		},
-		"the image has no such user":  {image: "nobody", fault: `the image has no "nobody"`},
-		"the image has no such group": {image: "web:nobody", fault: `the image has no "nobody"`},
+		"the image has no such user":  {image: "missing", fault: `the image has no "missing"`},
+		"the image has no such group": {image: "web:missing", fault: `the image has no "missing"`},
 		"a user without a number":     {image: "odd", fault: `the image has no "odd"`},
 		"a number that is too large":  {image: "4294967295", fault: "is larger than"},
 		"the container asks for a user": {

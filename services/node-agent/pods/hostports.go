@@ -8,7 +8,7 @@ import (
 )
 
 // leadHostPorts has the host ports of a pod lead to it while it runs. Only settle calls it, without the lock, which
-// those that tell of ports need.
+// the notification of a port takes.
 func (s *Pods) leadHostPorts(p *pod) {
 	if s.cfg.HostPorts == nil {
 		return
@@ -39,7 +39,7 @@ const (
 	hostPortNotOpened = "HostPortNotOpened"
 )
 
-// hostPort tells that a port of the machine leads to a pod, or why it does not. That it does is told after it did not.
+// hostPort records an event: a port of the machine does not lead to a pod, for a reason, or it does again.
 func (s *Pods) hostPort(p *pod, port plan.HostPort, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,9 +62,9 @@ type Config struct {
 	// Services returns all services, for the variables of containers, and false if they are not known: the cluster has
 	// not said them and does not answer. It may wait for its answer. Without it containers get no such variables.
 	Services func(context.Context) ([]*schedulingv1.ServiceEndpoints, bool)
-	// HostPorts has ports of the machine lead to a pod, and others no longer. told is called, from any goroutine, when it
-	// has changed whether a port is open: with the reason why it is not, or with an empty one. nil: none are led.
-	HostPorts func(uid string, ports []plan.HostPort, told func(port plan.HostPort, why string))
+	// HostPorts has ports of the machine lead to a pod, and others no longer. notify is called, from any goroutine, when
+	// it has changed whether a port is open: with the reason why it is not, or with an empty one. nil: none are led.
+	HostPorts func(uid string, ports []plan.HostPort, notify func(port plan.HostPort, why string))
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
 	Images     *image.Library

@@ -28,9 +28,9 @@ func NewHostPorts(log *slog.Logger) *HostPorts {
 	return &HostPorts{flows: newLimits(), log: log, pods: map[string]map[portName]*port{}}
 }
 
-// Set has the ports of a machine lead to a pod, and others no longer. told is called, from any goroutine, when it has
+// Set has the ports of a machine lead to a pod, and others no longer. notify is called, from any goroutine, when it has
 // changed whether a port listens: with the reason why it does not, or with an empty one.
-func (h *HostPorts) Set(pod string, ports []plan.HostPort, told func(port plan.HostPort, why string)) {
+func (h *HostPorts) Set(pod string, ports []plan.HostPort, notify func(port plan.HostPort, why string)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	wanted := map[portName]plan.HostPort{}
@@ -51,7 +51,7 @@ func (h *HostPorts) Set(pod string, ports []plan.HostPort, told func(port plan.H
 		o := h.pods[pod][name]
 		if o == nil {
 			o = newPort("pod "+pod, name, h.flows, rand.Uint(), h.log)
-			o.told = func(why string) { told(p, why) }
+			o.notify = func(why string) { notify(p, why) }
 			if h.pods[pod] == nil {
 				h.pods[pod] = map[portName]*port{}
 			}

@@ -82,7 +82,7 @@ type port struct {
 	ended   chan struct{}
 	aimed   chan struct{}    // has a token when the endpoints have changed
 	news    chan struct{}    // gets a token when the port has begun to listen, or failed to; may be nil
-	told    func(why string) // is called then, with why it failed; may be nil
+	notify  func(why string) // is called then, with why it failed; may be nil
 
 	mu      sync.Mutex
 	to      target
@@ -243,8 +243,8 @@ func (o *port) listens(ctx context.Context, err error) {
 	if why != was {
 		poke(o.news)
 	}
-	if why != was && o.told != nil {
-		o.told(why)
+	if why != was && o.notify != nil {
+		o.notify(why)
 	}
 	switch {
 	case ctx.Err() != nil || why == was:
