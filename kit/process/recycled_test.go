@@ -411,7 +411,7 @@ func TestAProcessOfAnotherUser(t *testing.T) {
 }
 
 // run runs a supervisor of dir until the returned function is called; what it leaves is ended with the test.
-func run(t *testing.T, dir string, s *process.Supervisor) (*process.Supervisor, func()) {
+func run(t testing.TB, dir string, s *process.Supervisor) (*process.Supervisor, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

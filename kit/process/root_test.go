@@ -6,9 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/windlass-dev/windlass/kit/process"
 )
@@ -18,7 +20,7 @@ const wrapped = `echo >&3 && read -r _ <&3 || exit 125; exec 3>&-; trap : TERM; 
 
 // inRoot is a process with a root of its own, in which there are the host's programs: a wrapper of a shell that runs
 // the script as root of its user namespace.
-func inRoot(t *testing.T, dir, script string, change func(*process.Spec)) process.Spec {
+func inRoot(t testing.TB, dir, script string, change func(*process.Spec)) process.Spec {
 	t.Helper()
 	for _, err := range []error{process.CanMount(), process.CanMap()} {
 		if err != nil {
@@ -265,5 +267,44 @@ func TestAConfinedProcess(t *testing.T) {
 		if err := cmd.Wait(); err != nil || out.String() != want {
 			t.Errorf("confined %t: a command beside it says %q, %v, want %q", confined, out.String(), err, want)
 		}
+	}
+}
+
+// BenchmarkStart starts a process and ends it: beside the host's root, and with one of its own.
+func BenchmarkStart(b *testing.B) {
+	for what, change := range map[string]func(*process.Spec){
+		"host": func(sp *process.Spec) {
+			sp.Root, sp.Mounts, sp.Args = nil, nil, []string{"-c", `trap : TERM; "$@"`, "sh", "/bin/sleep", "1000"}
+		},
+		"root": func(sp *process.Spec) { sp.Args = []string{"-c", wrapped, "sh", "/bin/sleep", "1000"} },
+		"confined": func(sp *process.Spec) {
+			sp.Confined, sp.Args = true, []string{"-c", wrapped, "sh", "/bin/sleep", "1000"}
+		},
+	} {
+		b.Run(what, func(b *testing.B) {
+			dir := b.TempDir()
+			s, _ := supervisor(b, dir)
+			sp := inRoot(b, dir, "", change)
+			sp.Pool = "bench"
+			sp.Name = "bench.worker"
+			var started time.Duration
+			for b.Loop() {
+				began := time.Now()
+				if err := s.Ensure(sp); err != nil {
+					b.Fatal(err)
+				}
+				for statusOf(s, sp.Name).PID == 0 {
+					if err := statusOf(s, sp.Name).LastError; err != nil {
+						b.Fatal(err)
+					}
+					runtime.Gosched()
+				}
+				started += time.Since(began)
+				if err := s.Stop(b.Context(), sp.Name); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(started.Microseconds())/float64(b.N), "µs/start")
+		})
 	}
 }

@@ -66,7 +66,7 @@ func spec(name, mode, logFile string) process.Spec {
 }
 
 // supervisor runs a supervisor until the returned function is called; whatever it leaves is ended with the test.
-func supervisor(t *testing.T, dir string) (s *process.Supervisor, end func()) {
+func supervisor(t testing.TB, dir string) (s *process.Supervisor, end func()) {
 	t.Helper()
 	s, end = run(t, dir, process.NewSupervisor(dir, slog.New(slog.DiscardHandler)))
 	eventually(t, "the supervisor runs", func() bool {
@@ -75,7 +75,7 @@ func supervisor(t *testing.T, dir string) (s *process.Supervisor, end func()) {
 	return s, end
 }
 
-func stopAll(t *testing.T, dir string) {
+func stopAll(t testing.TB, dir string) {
 	s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -97,7 +97,7 @@ func stopAll(t *testing.T, dir string) {
 	<-done
 }
 
-func eventually(t *testing.T, what string, cond func() bool) {
+func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
