@@ -109,45 +109,24 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 var errIsolation = errors.New("no isolation")
 
 // start starts the process of spec, in the control group of r if there is one.
-func (r record) start(cmd *exec.Cmd, spec Spec) error {
-	var d door
-	if spec.Root != nil && spec.Wrapper {
+func (r *record) start(cmd *exec.Cmd, spec Spec) error {
+	return r.startInside(cmd, spec.User, func() error {
 		var err error
-		if d, err = newDoor(); err != nil {
-			return err
-		}
-		defer d.close()
-		cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), d.there)
-		cmd.Dir = "/" // what is not exactly there would stay in the host's root
-	}
-	err := r.startInside(cmd, spec.User, func() error {
-		err := spec.isolate()
-		if err == nil && spec.Confined {
+		if r.Mounts, err = spec.isolate(); err == nil && spec.Confined {
 			err = confine()
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errIsolation, err)
 		}
 		return nil
-	}, func() error {
-		if d.here == nil {
-			return nil
-		}
-		if err := d.pass(spec.Root, cmd.Process.Pid); err != nil {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-			return fmt.Errorf("%w: %w", errIsolation, err)
-		}
-		return nil
 	})
-	return err
 }
 
 // startInside starts a command as a user, in the control group of r, if there is one. It is in that group before it
-// runs. enter is called before, and after after it has started, on the thread that starts it.
-func (r record) startInside(cmd *exec.Cmd, user *User, enter, after func() error) error {
+// runs. The thread that starts it calls enter before.
+func (r *record) startInside(cmd *exec.Cmd, user *User, enter func() error) error {
 	if r.Cgroup == "" {
-		return start(cmd, user, enter, after)
+		return start(cmd, user, enter)
 	}
 	group, err := os.Open(r.Cgroup)
 	if err != nil {
@@ -160,17 +139,35 @@ func (r record) startInside(cmd *exec.Cmd, user *User, enter, after func() error
 			return fmt.Errorf("control group: %w", err)
 		}
 		return enter()
-	}, after)
+	})
 }
 
-// join gives the calling thread, which must be locked and end soon, the mounts and the root of the process.
+// join gives the calling thread, which must be locked and end soon, the mounts, the root and the hostname that the
+// process was started with. A process may have changed its own since: those are not joined.
 func (h *handle) join() error {
-	var joined error
-	err := h.conn.Control(func(fd uintptr) { joined = join(int(fd)) })
-	return h.unlessGone(errors.Join(err, joined))
+	for _, ns := range []struct {
+		name string
+		kind int
+	}{{"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS}} { // the last one first changes what the names lead to
+		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", h.PID, ns.name))
+		if err != nil {
+			return h.unlessGone(err)
+		}
+		defer f.Close()
+		if ns.kind == unix.CLONE_NEWNS {
+			if now, err := inode(f); err != nil || now != h.Mounts {
+				return h.unlessGone(errors.Join(errors.New("the process has other mounts than it was started with"), err))
+			}
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return err
+			}
+		}
+		if err := unix.Setns(int(f.Fd()), ns.kind); err != nil {
+			return h.unlessGone(err)
+		}
+	}
+	return nil
 }
-
-func nothing() error { return nil }
 
 // bound reports whether a process must not run without its limits.
 func (spec Spec) bound() bool { return spec.Limits.Bound() || spec.PoolLimits.Bound() }
@@ -182,11 +179,11 @@ func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
 		return cmd.Start()
 	}
-	return start(cmd, user, nothing, nothing)
+	return start(cmd, user, func() error { return nil })
 }
 
-// start starts a command on a thread on which enter was called before, and after is called then.
-func start(cmd *exec.Cmd, user *User, enter, after func() error) error {
+// start starts a command on a thread on which enter was called before.
+func start(cmd *exec.Cmd, user *User, enter func() error) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -208,9 +205,7 @@ func start(cmd *exec.Cmd, user *User, enter, after func() error) error {
 		if err = enter(); err != nil {
 			return
 		}
-		if err = cmd.Start(); err == nil {
-			err = after()
-		}
+		err = cmd.Start()
 	})
 	return err
 }

@@ -179,7 +179,7 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 			return confine()
 		}
 		return nil
-	}, nothing)
+	})
 }
 
 // KillBeside kills a command that StartBeside started, and everything that is found of what it started: what has its

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,52 +34,65 @@ func CanMount() error {
 	defer os.RemoveAll(dir)
 	onOwnThread(func() {
 		try := Spec{Root: &Root{Dir: dir}, Mounts: []Mount{{From: os.DevNull, To: "/null"}}}
-		err = try.isolate()
+		_, err = try.isolate()
 	})
 	return err
 }
-
-// maxUserNamespaces is the file with how many user namespaces there can be.
-const maxUserNamespaces = "/proc/sys/user/max_user_namespaces"
 
 // CanMap returns why this process cannot start others whose User has Inside; nil if it can.
 func CanMap() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can give processes user namespaces")
 	}
-	text, err := os.ReadFile(maxUserNamespaces)
-	if err == nil && string(text) == "0\n" {
-		err = fmt.Errorf("%s is 0", maxUserNamespaces)
+	// It is tried: engines of containers refuse it by filters of system calls. There is no such program.
+	err := Start(exec.Command("/proc/self/fd/none"), &User{UID: 1, GID: 1, Inside: &ID{}})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return err
+	return fmt.Errorf("user namespace: %w", err)
 }
 
 // isolate gives the thread that calls it, which must be locked and end soon, a mount namespace of its own with the
 // mounts and the root of spec. What it starts inherits that. Mounts that the host makes or removes later are made or
-// removed there as well, so that none is kept busy; the host sees nothing of these.
-func (spec Spec) isolate() error {
+// removed there as well, so that none is kept busy; the host sees nothing of these. It returns the inode of the
+// namespace, 0 if there is none.
+func (spec Spec) isolate() (namespace uint64, err error) {
 	if spec.Root == nil && len(spec.Mounts) == 0 {
-		return nil
+		return 0, nil
 	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("mount namespace: %w", err)
+		return 0, fmt.Errorf("mount namespace: %w", err)
+	}
+	own, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return 0, fmt.Errorf("mount namespace: %w", err)
+	}
+	defer own.Close()
+	if namespace, err = inode(own); err != nil {
+		return 0, err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("mount namespace: %w", err)
+		return 0, fmt.Errorf("mount namespace: %w", err)
 	}
 	if spec.Root != nil {
-		err := spec.Root.build(spec.Mounts, spec.User)
-		if err == nil && !spec.Wrapper {
-			err = spec.Root.enter()
+		if err := spec.Root.build(spec.Mounts, spec.User); err != nil {
+			return 0, err
 		}
-		return err
+		return namespace, spec.Root.enter()
 	}
 	for _, m := range spec.Mounts {
 		if err := m.onHost(spec.User); err != nil {
-			return fmt.Errorf("mount %s at %s: %w", m.From, m.To, err)
+			return 0, fmt.Errorf("mount %s at %s: %w", m.From, m.To, err)
 		}
 	}
-	return nil
+	return namespace, nil
+}
+
+// inode returns the number of an open file.
+func inode(f *os.File) (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return st.Ino, err
 }
 
 // onHost shows a file or a directory at a path of the host.
@@ -90,34 +105,65 @@ func (m Mount) onHost(user *User) error {
 	return unix.Mount(fdPath(source), m.To, "", unix.MS_BIND, "")
 }
 
-// unmountIn unmounts what this process sees mounted in a directory.
-func unmountIn(dir string) error {
+// InMemory makes a file system in memory at a directory, with options of tmpfs, unless one is there. RemoveAll and
+// Unmount unmount it.
+func InMemory(dir, options string) error {
+	mounted := false
+	err := eachInMemory(filepath.Dir(dir), func(at string) error {
+		mounted = mounted || filepath.Base(at) == filepath.Base(dir)
+		return nil
+	})
+	if err != nil || mounted {
+		return err
+	}
+	return unix.Mount(memorySource, dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
+}
+
+// Unmount unmounts the file systems of InMemory below a directory. What has files of them open keeps them.
+func Unmount(dir string) error {
+	return eachInMemory(dir, func(at string) error {
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmount %s: %w", at, err)
+		}
+		return nil
+	})
+}
+
+// memorySource is what the table of mounts has as the source of the file systems of InMemory.
+const memorySource = "windlass-memory"
+
+// Fields of a line of mountinfo: the mount's path, and after a "-" its type and source. Source:
+// proc_pid_mountinfo(5).
+const mountPoint, afterDash = 4, 2
+
+// eachInMemory calls f with the file systems of InMemory below a directory.
+func eachInMemory(dir string, f func(at string) error) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || !strings.Contains(string(table), " "+memorySource+" ") {
+		return err
+	}
+	above, err := filepath.EvalSymlinks(filepath.Dir(dir)) // a link in its own place is not followed
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	at, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return nil // it is not there
-	}
+	within := filepath.Join(above, filepath.Base(dir)) + "/"
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
-		if len(fields) <= mountPoint {
+		dash := slices.Index(fields, "-")
+		if dash < mountPoint || len(fields) <= dash+afterDash || fields[dash+afterDash] != memorySource {
 			continue
 		}
-		point := unescape(fields[mountPoint])
-		if rel, err := filepath.Rel(at, point); err != nil || !filepath.IsLocal(rel) {
-			continue
-		}
-		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("unmount %s: %w", point, err)
+		if at := unescape(fields[mountPoint]); strings.HasPrefix(at, within) {
+			if err := f(at); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
-
-// mountPoint is the field of a line of mountinfo with the mount's path. Source: proc_pid_mountinfo(5).
-const mountPoint = 4
 
 // unescape returns a path of mountinfo, which writes some characters as a backslash and three octal digits.
 func unescape(s string) string {

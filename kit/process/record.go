@@ -38,8 +38,10 @@ type record struct {
 	Grace  time.Duration `json:"graceNanoseconds,omitempty"`
 	Once   bool          `json:"once,omitempty"` // the record is kept after its end
 	// Spec.Wrapper
-	Wrapper bool  `json:"wrapper,omitempty"`
-	Exit    *Exit `json:"exit,omitempty"` // if Once
+	Wrapper bool `json:"wrapper,omitempty"`
+	// inode of the mount namespace that it was started with; 0: the supervisor's
+	Mounts uint64 `json:"mounts,omitempty"`
+	Exit   *Exit  `json:"exit,omitempty"` // if Once
 }
 
 // readRecord returns the zero record if there is none.
@@ -93,7 +95,8 @@ func (r record) runs(spec Spec) bool {
 	return r.Digest == spec.digest() && r.UID == uid
 }
 
-// digest returns a hash that differs for specs that are different processes.
+// digest returns a hash that differs for specs that are different processes. What only says how a process is isolated
+// is not a part: an earlier version, which does not know that, takes the process over, too.
 func (spec Spec) digest() string {
 	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}
 	if spec.Stdout != "" {
@@ -106,19 +109,13 @@ func (spec Spec) digest() string {
 		what = append(what, spec.Serial)
 	}
 	if spec.User != nil {
-		what = append(what, *spec.User)
+		what = append(what, User{UID: spec.User.UID, GID: spec.User.GID})
 	}
 	if len(spec.Files) > 0 {
 		what = append(what, spec.Files)
 	}
 	if spec.Pool != "" {
 		what = append(what, "pool", spec.Pool)
-	}
-	if spec.Root != nil {
-		what = append(what, "root", *spec.Root, spec.Mounts)
-	}
-	if spec.Confined {
-		what = append(what, "confined")
 	}
 	if spec.Limits != (cgroup.Limits{}) || spec.PoolLimits != (cgroup.Limits{}) {
 		what = append(what, spec.Limits, spec.PoolLimits)

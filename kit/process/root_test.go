@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,9 +15,6 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/process"
 )
-
-// wrapped is what a wrapper does with its door, then with its arguments as its child's command line.
-const wrapped = `echo >&3 && read -r _ <&3 || exit 125; exec 3>&-; trap : TERM; "$@"`
 
 // inRoot is a process with a root of its own, in which there are the host's programs: a wrapper of a shell that runs
 // the script as root of its user namespace.
@@ -43,8 +41,8 @@ func inRoot(t testing.TB, dir, script string, change func(*process.Spec)) proces
 		t.Fatal(err)
 	}
 	sp := process.Spec{
-		Name: "worker", Path: "/bin/sh", Args: []string{"-c", wrapped, "sh", "/bin/sh", "-c", script},
-		Env: []string{"PATH=/usr/bin:/bin"}, OnlyEnv: true, LogFile: filepath.Join(dir, "worker.log"), Wrapper: true,
+		Name: "worker", Path: "/bin/sh", Args: []string{"-c", script},
+		Env: []string{"PATH=/usr/bin:/bin"}, OnlyEnv: true, LogFile: filepath.Join(dir, "worker.log"),
 		Root: &process.Root{Dir: root, Hostname: "inside"}, User: &user,
 	}
 	for _, host := range []string{"/bin", "/lib", "/lib64", "/usr"} {
@@ -126,10 +124,6 @@ echo ready; exec sleep 1000`, nil)
 	if name, err := os.Hostname(); err != nil || name == "inside" {
 		t.Errorf("the host's name is %q, %v", name, err)
 	}
-	if err := s.Ask("worker"); err != nil {
-		t.Error(err)
-	}
-	eventually(t, "its child has ended", func() bool { return statusOf(s, "worker").PID != pid })
 }
 
 func TestMountsInARoot(t *testing.T) {
@@ -176,22 +170,67 @@ echo ready; exec sleep 1000`, func(sp *process.Spec) {
 	if err := os.Chmod(closed, 0o700); err != nil { // its files are for everyone
 		t.Fatal(err)
 	}
-	for what, m := range map[string]process.Mount{
-		"out of a volume by a link":  {From: volume, Sub: "out", To: "/data"},
-		"out of a volume":            {From: volume, Sub: "../closed", To: "/data"},
-		"what is missing":            {From: filepath.Join(dir, "missing"), To: "/data"},
-		"what the user cannot reach": {From: filepath.Join(closed, "b"), To: "/data"},
+	for what, c := range map[string]struct {
+		process.Mount
+		err error
+	}{
+		"out of a volume by a link": {process.Mount{From: volume, Sub: "out", To: "/data"}, syscall.EXDEV},
+		"out of a volume":           {process.Mount{From: volume, Sub: "../closed", To: "/data"}, syscall.EXDEV},
+		"what is missing": {
+			process.Mount{From: filepath.Join(dir, "missing"), To: "/data"},
+			syscall.ENOENT,
+		},
+		"what the user cannot reach":        {process.Mount{From: filepath.Join(closed, "b"), To: "/data"}, syscall.EACCES},
+		"a place that the user cannot make": {process.Mount{From: volume, To: "/etc/host/new"}, syscall.EACCES},
+		"a link to itself":                  {process.Mount{From: volume, To: "/loop"}, syscall.ELOOP},
 	} {
 		sp := sp
 		sp.Name = "refused"
-		sp.Mounts = append(sp.Mounts[:len(sp.Mounts):len(sp.Mounts)], m)
+		sp.Mounts = append(sp.Mounts[:len(sp.Mounts):len(sp.Mounts)], process.Mount{From: "/etc", To: "/etc/host"}, c.Mount)
+		_ = os.Symlink("loop", filepath.Join(sp.Root.Dir, "loop"))
 		if err := s.Ensure(sp); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, fmt.Sprint("the start fails: ", what), func() bool { return statusOf(s, "refused").LastError != nil })
+		if err := statusOf(s, "refused").LastError; !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", what, err, c.err)
+		}
 		if err := s.Stop(t.Context(), "refused"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if _, err := os.Stat("/etc/new"); err == nil {
+		t.Error("a place was made on the host")
+	}
+}
+
+// What is mounted keeps its restrictions, and nothing of it can be changed that the host does not let be changed.
+func TestMountsKeepTheirRestrictions(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	source := filepath.Join(dir, "source")
+	if err := os.Mkdir(source, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	sp := inRoot(t, dir, `touch /data/x 2>/dev/null || echo read-only
+grep -cE '^[0-9]+ [0-9]+ [^ ]+ [^ ]+ /sys[^ ]* rw' /proc/self/mountinfo; grep -c ' /data ro,.*noexec' /proc/self/mountinfo
+stat -c "%u %g" /made /made/by; echo ready; exec sleep 1000`, func(sp *process.Spec) {
+		sp.Mounts = append(sp.Mounts, process.Mount{From: source, To: "/data"},
+			process.Mount{From: source, To: "/made/by/user"}, process.Mount{From: source, To: "/dangling"},
+			process.Mount{From: "/etc/passwd", To: "/dev/termination-log"})
+		if err := os.Symlink("../made/target", filepath.Join(sp.Root.Dir, "dangling")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := syscall.Mount("none", source, "tmpfs", syscall.MS_NOEXEC, "mode=777"); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(source, syscall.MNT_DETACH) })
+	if err := syscall.Mount("", source, "", syscall.MS_REMOUNT|syscall.MS_RDONLY|syscall.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := saying(t, s, sp), "read-only\n0\n1\n0 5\n0 5\n"; got != want {
+		t.Errorf("the process says %q, want %q", got, want)
 	}
 }
 
@@ -209,6 +248,9 @@ func TestAMountFollowsLinksInsideItsRoot(t *testing.T) {
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.Chown(at, 71000, 71000); err != nil { // an image's files are the user's
+			t.Fatal(err)
+		}
 		if err := os.Symlink(outside, filepath.Join(sp.Root.Dir, "data")); err != nil {
 			t.Fatal(err)
 		}
@@ -218,20 +260,6 @@ func TestAMountFollowsLinksInsideItsRoot(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
 		t.Errorf("%v was made on the host, %v", entries, err)
-	}
-}
-
-// A wrapper that nothing answers ends, and so does a supervisor's wait for one that does not begin.
-func TestAWrapperThatDoesNotBeginIsNotStarted(t *testing.T) {
-	dir := t.TempDir()
-	s, _ := supervisor(t, dir)
-	sp := inRoot(t, dir, "", func(sp *process.Spec) { sp.Args = []string{"-c", "exit 3"} })
-	if err := s.Ensure(sp); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the start fails", func() bool { return statusOf(s, "worker").LastError != nil })
-	if err := statusOf(s, "worker").LastError; !strings.Contains(err.Error(), "does not begin") {
-		t.Error(err)
 	}
 }
 
@@ -274,17 +302,16 @@ func TestAConfinedProcess(t *testing.T) {
 func BenchmarkStart(b *testing.B) {
 	for what, change := range map[string]func(*process.Spec){
 		"host": func(sp *process.Spec) {
-			sp.Root, sp.Mounts, sp.Args = nil, nil, []string{"-c", `trap : TERM; "$@"`, "sh", "/bin/sleep", "1000"}
+			sp.Root, sp.Mounts, sp.User.Inside = nil, nil, nil
 		},
-		"root": func(sp *process.Spec) { sp.Args = []string{"-c", wrapped, "sh", "/bin/sleep", "1000"} },
-		"confined": func(sp *process.Spec) {
-			sp.Confined, sp.Args = true, []string{"-c", wrapped, "sh", "/bin/sleep", "1000"}
-		},
+		"user namespace": func(sp *process.Spec) { sp.Root, sp.Mounts = nil, nil },
+		"root":           func(sp *process.Spec) { sp.User.Inside = nil },
+		"all":            func(sp *process.Spec) { sp.Confined = true },
 	} {
 		b.Run(what, func(b *testing.B) {
 			dir := b.TempDir()
 			s, _ := supervisor(b, dir)
-			sp := inRoot(b, dir, "", change)
+			sp := inRoot(b, dir, "exec /bin/sleep 1000", change)
 			sp.Pool = "bench"
 			sp.Name = "bench.worker"
 			var started time.Duration
@@ -306,5 +333,61 @@ func BenchmarkStart(b *testing.B) {
 			}
 			b.ReportMetric(float64(started.Microseconds())/float64(b.N), "µs/start")
 		})
+	}
+}
+
+// A process that has other mounts now than it was started with is not joined: whatever it has there, a command would
+// begin with the rights of the supervisor.
+func TestACommandDoesNotJoinMountsThatAProcessChose(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := inRoot(t, dir, "exec unshare -Ur unshare -m sh -c 'echo ready; exec sleep 1000'", nil)
+	saying(t, s, sp)
+	cmd := exec.Command("/bin/true")
+	if err := s.StartBeside("worker", cmd, sp.User); err == nil || !strings.Contains(err.Error(), "other mounts") {
+		t.Errorf("a command beside it: %v", err)
+	}
+}
+
+func TestFileSystemsInMemoryGoWithTheirDirectory(t *testing.T) {
+	if err := process.CanMount(); err != nil {
+		t.Skip("no mounts here: ", err)
+	}
+	dir := t.TempDir()
+	inside, outside := filepath.Join(dir, "top", "a b"), filepath.Join(dir, "other")
+	for _, d := range []string{inside, outside} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time it is there
+			if err := process.InMemory(d, "size=1m"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(d, "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = process.Unmount(dir) })
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("other", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{link, filepath.Join(dir, "top")} {
+		if err := process.RemoveAll(gone); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(gone); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", gone, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+		t.Error(err)
+	}
+	if err := process.Unmount(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "file")); err == nil {
+		t.Error("still mounted")
 	}
 }

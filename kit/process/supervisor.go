@@ -76,8 +76,8 @@ type Spec struct {
 	User *User `json:",omitempty"`
 	// Files are opened by the supervisor, with its own rights, and passed as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
-	// Root is what the process has as its root directory, nil for the supervisor's. Path, Dir and what Args name are then
-	// in it, unless the process is a Wrapper: that starts in the supervisor's root directory, and its Dir is that one.
+	// Root is what the process has as its root directory, nil for the supervisor's. Path and Dir are then in it; Files are
+	// the supervisor's, so that Path can be one of these, as /proc/self/fd/3.
 	Root *Root `json:",omitempty"`
 	// Mounts are shown to the process and what it starts, also by StartBeside. They require CanMount.
 	Mounts []Mount `json:",omitempty"`

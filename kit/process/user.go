@@ -121,10 +121,10 @@ func (u Users) Kill() error {
 const deepest = 200
 
 // RemoveAll removes a directory and everything in it, also parts that other users own, however deep it is. It needs
-// only the capability CHOWN, and that only for what other users own. The processes of these users must have ended. What
-// is mounted in it is unmounted.
+// only the capability CHOWN, and that only for what other users own. The processes of these users must have ended. File
+// systems of InMemory in it are unmounted.
 func RemoveAll(dir string) error {
-	if err := unmountIn(dir); err != nil {
+	if err := Unmount(dir); err != nil {
 		return err
 	}
 	r, err := os.OpenRoot(filepath.Dir(dir))

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -9,102 +10,42 @@ import (
 )
 
 func TestIdentity(t *testing.T) {
-	in := plan.Accounts{
-		Users: "root:x:0:0:root:/root:/bin/sh\nbroken\nweb:x:101:102:Web server:/srv/web:/bin/false\n" +
-			"odd:x:minus:1::/:\n200:x:300:300::/home/named-200:/bin/sh\n",
-		Groups: "root:x:0:\nweb:x:102:\nstaff:x:50:web\n",
-	}
+	const users = "root:x:0:0:root:/root:/bin/sh\nbroken\nodd:x:5:minus:::/bin/sh\nweb:x:101:102:Web server:/srv/web:/bin/false\n"
 	id := func(n uint32) *uint32 { return &n }
+	own := plan.Identity{UID: 70000, GID: 70001}
 	for what, c := range map[string]struct {
 		asked security.Context
-		image string
 		want  plan.Identity
-		fault string
+		fails bool
 	}{
-		"nothing is said":        {want: plan.Identity{Home: "/root"}},
-		"the image names a user": {image: "web", want: plan.Identity{UID: 101, GID: 102, Home: "/srv/web"}},
-		"the image names a user and a group": {
-			image: "web:staff", want: plan.Identity{UID: 101, GID: 50, Home: "/srv/web"},
-		},
-		"the image has numbers":              {image: "7:8", want: plan.Identity{UID: 7, GID: 8, Home: "/"}},
-		"the image has the number of a user": {image: "101", want: plan.Identity{UID: 101, GID: 102, Home: "/srv/web"}},
-		"a name that is a number": {
-			image: "200", want: plan.Identity{UID: 300, GID: 300, Home: "/home/named-200"},
-		},
-		"the image has no such user":  {image: "missing", fault: `the image has no "missing"`},
-		"the image has no such group": {image: "web:missing", fault: `the image has no "missing"`},
-		"a user without a number":     {image: "odd", fault: `the image has no "odd"`},
-		"a number that is too large":  {image: "4294967295", fault: "is larger than"},
-		"the container asks for a user": {
-			security.Context{User: id(101)},
-			"web:staff",
-			plan.Identity{UID: 101, GID: 102, Home: "/srv/web"},
-			"",
-		},
-		"the container asks for an unknown user": {
-			security.Context{User: id(5)},
-			"web",
-			plan.Identity{UID: 5, Home: "/"},
-			"",
-		},
-		"the container asks for user and group": {
-			security.Context{User: id(5), Group: id(6)},
-			"",
-			plan.Identity{UID: 5, GID: 6, Home: "/"},
-			"",
-		},
-		"the container asks for a group": {
-			security.Context{Group: id(6)},
-			"web",
-			plan.Identity{UID: 101, GID: 6, Home: "/srv/web"},
-			"",
-		},
-		"not root, and it is not": {
-			security.Context{NonRoot: true},
-			"101",
-			plan.Identity{UID: 101, GID: 102, Home: "/srv/web"},
-			"",
-		},
-		"not root, but the image says nothing": {
-			security.Context{NonRoot: true},
-			"",
-			plan.Identity{},
-			"would run as root",
-		},
-		"not root, but the image says 0": {
-			security.Context{NonRoot: true},
-			"0",
-			plan.Identity{},
-			"would run as root",
-		},
-		"not root, but the container says 0": {
-			security.Context{NonRoot: true, User: id(0)},
-			"101",
-			plan.Identity{},
-			"would run as root",
-		},
-		"not root, and the image says a name": {
-			security.Context{NonRoot: true},
-			"web",
-			plan.Identity{},
-			"non-numeric user (web)",
-		},
-		"not root, and a number instead of a name": {
-			security.Context{NonRoot: true, User: id(5)}, "web", plan.Identity{UID: 5, Home: "/"}, "",
-		},
+		"nothing is asked for": {want: plan.Identity{UID: 70000, GID: 70001, Home: "/"}},
+		"it must not be root": {asked: security.Context{NonRoot: true}, want: plan.Identity{
+			UID: 70000, GID: 70001,
+			Home: "/",
+		}},
+		"a user of the image": {asked: security.Context{User: id(101)}, want: plan.Identity{
+			UID: 101, GID: 102, Home: "/srv/web",
+		}},
+		"a user that is not there":  {asked: security.Context{User: id(7)}, want: plan.Identity{UID: 7, Home: "/"}},
+		"a user with a broken line": {asked: security.Context{User: id(5)}, want: plan.Identity{UID: 5, Home: "/"}},
+		"a user and a group": {asked: security.Context{User: id(101), Group: id(6)}, want: plan.Identity{
+			UID: 101, GID: 6, Home: "/srv/web",
+		}},
+		"a group": {asked: security.Context{Group: id(6)}, want: plan.Identity{
+			UID: 70000, GID: 6, Home: "/",
+		}},
+		"root":                       {asked: security.Context{User: id(0)}, want: plan.Identity{Home: "/root"}},
+		"root, which it must not be": {asked: security.Context{User: id(0), NonRoot: true}, fails: true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			got, err := plan.IdentityOf(c.asked, c.image, in)
-			if c.fault != "" {
-				if err == nil || !strings.Contains(err.Error(), c.fault) {
-					t.Errorf("%v, %v; want an error with %q", got, err, c.fault)
-				}
-				return
-			}
-			if err != nil || got != c.want {
+			got, err := plan.IdentityOf(c.asked, own, users)
+			if (err != nil) != c.fails || err == nil && got != c.want {
 				t.Errorf("%v, %v; want %v", got, err, c.want)
 			}
 		})
+	}
+	if _, err := plan.IdentityOf(security.Context{NonRoot: true}, plan.Identity{}, ""); !errors.Is(err, plan.ErrRoot) {
+		t.Errorf("of an agent that is root, without users for pods: %v", err)
 	}
 }
 

@@ -38,6 +38,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/logger"
 	"github.com/windlass-dev/windlass/services/node-agent/proxy"
+	"github.com/windlass-dev/windlass/services/node-agent/shim"
 )
 
 func TestMain(m *testing.M) {
@@ -75,6 +76,35 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// shimCommand returns the command of a shim that is linked statically.
+func shimCommand(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if linksDynamically(self) { // with -race
+		if self, err = staticShim(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{self, shim.Command}
+}
+
+var staticShim = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "shim")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "shim")
+	build := exec.Command("go", "build", "-o", path, "./testdata/shim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
 
 // withUsers is the variable that has pods run as users of their own, which takes root.
 const withUsers = "PODS_TEST_USERS"
@@ -593,7 +623,8 @@ func (m *machine) start() agent {
 	}
 	hostPorts := proxy.NewHostPorts(log)
 	s, err := New(Config{
-		HostPorts: hostPorts.Set, Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn,
+		HostPorts: hostPorts.Set, ShimCommand: shimCommand(m.t), Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1",
+		BootID: m.boot, Conn: conn,
 		Supervisor: supervisor,
 		Images:     images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
 		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),

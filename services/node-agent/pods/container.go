@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/process"
@@ -28,7 +29,6 @@ var errConfig = errors.New("wrong settings")
 const (
 	helloImage  = "hello-pod"
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	shell       = "/bin/sh"
 )
 
 // launch is a container that is ready to be started.
@@ -47,36 +47,30 @@ type launch struct {
 	mounts   []process.Mount
 }
 
-// spec returns the process of a container's start. On a machine without a shell, such as a container of nothing but
-// this program, the container's exit code is known only if the agent sees its end; only its serial number distinguishes
-// its starts.
-func (l launch) spec(name, dir string, start int) process.Spec {
+// spec returns the process of a container's start: the shim, which starts the container's command. Executables of the
+// agent are passed as open files, since the user may not reach their paths.
+func (l launch) spec(name, dir string, start int, shim []string) process.Spec {
 	spec := process.Spec{
 		Name: name, Env: l.env, Dir: l.dir, Pool: poolOf(name), Once: true, Serial: start, OnlyEnv: true, User: l.user,
-		Mounts: l.mounts, Confined: l.confined,
+		Mounts: l.mounts, Confined: l.confined, Wrapper: true,
+		Files: []process.File{{Path: exitFile(dir, start), Write: true}, {Path: shim[0]}},
 	}
 	if l.isolated {
 		spec.Dir = within(l.root, l.dir)
 		spec.Root = &process.Root{Dir: l.root, ReadOnly: l.readOnly, Hostname: l.hostname}
 	}
-	_, err := os.Stat(shell)
-	if spec.Wrapper = err == nil; spec.Wrapper {
-		spec.Files = append(spec.Files, process.File{Path: exitFile(dir, start), Write: true})
-	}
+	spec.Path = passed(spec)
 	command := l.command
 	if l.ships && l.user != nil {
 		spec.Files = append(spec.Files, process.File{Path: command[0]})
-		command = append([]string{fmt.Sprintf("/proc/self/fd/%d", 2+len(spec.Files))}, command[1:]...)
+		command = append([]string{passed(spec)}, command[1:]...)
 	}
-	switch {
-	case spec.Wrapper && l.isolated:
-		command = append([]string{shell, "-c", rootShim, shell, spec.Dir}, command...)
-	case spec.Wrapper:
-		command = append([]string{shell, "-c", shim, shell}, command...)
-	}
-	spec.Path, spec.Args = command[0], command[1:]
+	spec.Args = append(slices.Clone(shim[1:]), command...)
 	return spec
 }
+
+// passed returns the path of the last file that is passed to a process.
+func passed(spec process.Spec) string { return fmt.Sprintf("/proc/self/fd/%d", 2+len(spec.Files)) }
 
 // nameOf returns the name of a container that was started.
 func nameOf(c *container) string {
@@ -90,7 +84,7 @@ func nameOf(c *container) string {
 func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string,
 	user *process.User, img *image.Cached,
 ) (launch, error) {
-	l := launch{dir: filepath.Join(dir, "work"), user: user, hostname: plan.Hostname(pod)}
+	l := launch{dir: filepath.Join(dir, "work"), user: user}
 	if err := makeOwn(dir, "work", user); err != nil {
 		return l, err
 	}
@@ -105,10 +99,23 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	case s.plays(c):
 		entrypoint, l.ships = s.hello(c, p.record.Address), true
 	}
-	home, err := s.runAs(&l, pod, c, img)
+	home, err := s.runAs(&l, pod, c)
 	if err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
+	hostname := plan.Hostname(pod)
+	if pod.GetSpec().GetHostNetwork() {
+		if hostname, err = os.Hostname(); err != nil {
+			return l, err
+		}
+	} else {
+		l.hostname = hostname
+	}
+	base = append(base, s.serviceLinks(ctx, pod)...) // those of the agent count more
+	if l.isolated && variable(base, "HOME") == "" {
+		base = append(base, "HOME="+home)
+	}
+	base = append(base, "HOSTNAME="+hostname)
 	// Paths of volumes need variables, and these say where volumes are: the former do not see the latter.
 	if l.env, err = s.environment(p, pod, c, base); err != nil {
 		return l, err
@@ -120,11 +127,9 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	if l.dir, err = workingDir(c.GetWorkingDir(), l); err != nil {
 		return l, err
 	}
-	base = append(base, s.serviceLinks(ctx, pod)...) // those of the agent count more
-	if variable(base, "HOME") == "" || !l.isolated {
-		base = append(base, "HOME="+cmp.Or(home, l.dir))
+	if !l.isolated {
+		base = append(base, "HOME="+l.dir)
 	}
-	base = append(base, "HOSTNAME="+l.hostname)
 	if l.env, err = s.environment(p, pod, c, append(base, volumes...)); err != nil {
 		return l, err
 	}
@@ -388,13 +393,34 @@ func (f files) executable(name, dir string) (string, bool) {
 		info, err := os.Stat(below)
 		return full, err == nil && runnable(info)
 	}
-	r, err := os.OpenRoot(below)
-	if err != nil {
-		return "", false
-	}
-	defer r.Close()
-	info, err := r.Stat(rest[1:])
+	info, err := statWithin(below, rest)
 	return full, err == nil && runnable(info)
+}
+
+// statWithin returns what is at a path for processes whose root directory is dir: links lead to what is in it.
+func statWithin(dir, name string) (fs.FileInfo, error) {
+	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // before Linux 5.6, and in engines that filter it
+		r, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return r.Stat(strings.TrimPrefix(name, "/"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	return f.Stat()
 }
 
 // within returns the path of what is in a directory for those whose root that is: "/" is the directory itself. It is

@@ -5,82 +5,94 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
+	"strings"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/security"
-	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
 // Files of an image that say who its users are, and how much of them is read.
 const (
 	usersFile   = "etc/passwd"
-	groupsFile  = "etc/group"
 	maxAccounts = 1 << 20
 )
 
-// runAs says what the processes of a container take themselves for and may do, and returns their home directory; empty
-// if it is their working directory. Without an image and without a number that is asked for they are the pod's user.
-func (s *Pods) runAs(l *launch, pod *schedulingv1.Pod, c *schedulingv1.Container, img *image.Cached) (home string,
-	err error,
-) {
+// runAs decides what user the processes of a container have and what they may do, and returns the home directory of
+// that user in the container's root directory. A user or a group that the container asks for is its pod's user in a
+// namespace of its own. Else the processes have the number of the pod's user, whatever the image says: it is not root.
+func (s *Pods) runAs(l *launch, pod *schedulingv1.Pod, c *schedulingv1.Container) (home string, err error) {
 	asked := security.Of(pod.GetSpec(), c)
 	if l.readOnly = asked.ReadOnlyRoot; l.readOnly && !l.isolated {
 		return "", errors.New("readOnlyRootFilesystem: what runs without an image has the root directory of its host")
 	}
 	l.confined = s.confinement == nil &&
 		(asked.Seccomp == security.RuntimeDefault || l.isolated && asked.Seccomp != security.Unconfined)
-	if s.namespaces != nil || img == nil && asked.User == nil && asked.Group == nil {
-		if asked.NonRoot && l.user == nil && os.Geteuid() == 0 {
-			return "", plan.ErrRoot
-		}
-		if l.isolated {
-			home = "/"
-		}
-		return home, nil
+	own := plan.Identity{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	if l.user != nil {
+		own.UID, own.GID = l.user.UID, l.user.GID
 	}
-	var name string
-	var in plan.Accounts
-	if img == nil {
-		name = strconv.FormatUint(uint64(l.user.UID), 10)
-	} else {
-		name = img.Config.User
-		if in, err = accountsOf(l.root); err != nil {
+	var users string
+	if l.isolated {
+		if users, err = usersOf(l.root); err != nil {
 			return "", err
 		}
 	}
-	id, err := plan.IdentityOf(asked, name, in)
+	id, err := plan.IdentityOf(asked, own, users)
 	if err != nil {
 		return "", err
 	}
-	l.user = &process.User{UID: l.user.UID, GID: l.user.GID, Inside: &process.ID{UID: id.UID, GID: id.GID}}
-	if img == nil {
-		return "", nil
+	if l.user == nil || id.UID == own.UID && id.GID == own.GID {
+		return id.Home, addUser(l, own, users)
 	}
+	l.user = &process.User{UID: own.UID, GID: own.GID, Inside: &process.ID{UID: id.UID, GID: id.GID}}
 	return id.Home, nil
 }
 
-// accountsOf returns what the files of an image say of its users.
-func accountsOf(root string) (out plan.Accounts, err error) {
+// usersOf returns what the file of an image says of its users; empty if it has none.
+func usersOf(root string) (string, error) {
 	r, err := os.OpenRoot(root)
 	if err != nil {
-		return out, err
+		return "", err
 	}
 	defer r.Close()
-	for name, to := range map[string]*string{usersFile: &out.Users, groupsFile: &out.Groups} {
-		f, err := r.Open(name)
-		if err != nil {
-			continue // an image need not have them
-		}
-		text, err := io.ReadAll(io.LimitReader(f, maxAccounts))
-		f.Close()
-		if err != nil {
-			return out, fmt.Errorf("%s of the image: %w", name, err)
-		}
-		*to = string(text)
+	f, err := r.OpenFile(usersFile, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be anything
+	if err != nil {
+		return "", nil
 	}
-	return out, nil
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxAccounts))
+	if err != nil {
+		return "", fmt.Errorf("%s of the image: %w", usersFile, err)
+	}
+	return string(text), nil
+}
+
+// addUser gives the pod's user a name in the image's file of users, if there is that file and the user is not in it:
+// programs look for one. Source: CRI-O, which does so for the users that OpenShift gives to pods.
+func addUser(l *launch, own plan.Identity, users string) error {
+	if l.user == nil || users == "" || plan.HasUser(users, own.UID) {
+		return nil
+	}
+	r, err := os.OpenRoot(l.root)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := r.OpenFile(usersFile, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	line := fmt.Sprintf("%d:x:%d:%d:user of the pod:/:/sbin/nologin\n", own.UID, own.UID, own.GID)
+	if !strings.HasSuffix(users, "\n") {
+		line = "\n" + line
+	}
+	_, err = f.WriteString(line)
+	return errors.Join(err, f.Close())
 }

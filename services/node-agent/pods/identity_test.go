@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -141,9 +142,9 @@ echo x >/dev/null && cat /etc/hosts; ls /dev/shm /etc/resolv.conf`)
 	}
 	c.add(p)
 	c.await("a", "is ready", ready)
-	home := "/root"
+	home := "/"
 	if os.Getenv(withUsers) == "" {
-		home = "/"
+		home = "/root" // the agent's user
 	}
 	want := "bin data dev etc lib lib64 proc release sys\nthe image's\nweb-0\nno secret\n/data /data/inner " + home +
 		"\ninner\nread-only\n"
@@ -222,24 +223,24 @@ func TestUsersOfContainers(t *testing.T) {
 		want           string // of who
 		waiting        string
 	}{
-		"as-image":     {image: "root", want: "0 0 0 /root"},
-		"as-named":     {image: "web", want: "101 50 50 /srv"},
+		"own":          {image: "root", want: "own own own /"},
+		"own-named":    {image: "web", pod: map[string]any{"runAsNonRoot": true}, want: "own own own /"},
 		"as-asked":     {image: "web", pod: map[string]any{"runAsUser": n(1000), "runAsGroup": n(7)}, want: "1000 7 7 /"},
+		"as-image":     {image: "web", pod: map[string]any{"runAsUser": n(101)}, want: "101 102 102 /srv"},
 		"as-container": {"web", map[string]any{"runAsUser": n(5)}, map[string]any{"runAsUser": n(0)}, "0 0 0 /root", ""},
 		"not-root": {
-			image: "root", container: map[string]any{"runAsNonRoot": true},
+			image: "root", container: map[string]any{"runAsNonRoot": true, "runAsUser": n(0)},
 			waiting: "container has runAsNonRoot and would run as root",
 		},
-		"not-named": {image: "web", pod: map[string]any{"runAsNonRoot": true}, waiting: "non-numeric user (web)"},
 		"nonroot": {
 			image: "root", pod: map[string]any{"runAsNonRoot": true, "runAsUser": n(65534), "fsGroup": n(5)},
 			container: map[string]any{"capabilities": map[string]any{"drop": []any{"ALL"}}}, want: "65534 0 0 /",
 		},
 		"unconfined": {
-			image: "root", pod: map[string]any{"seccompProfile": map[string]any{"type": "Unconfined"}}, want: "0 0 0 /root",
+			image: "root", pod: map[string]any{"seccompProfile": map[string]any{"type": "Unconfined"}}, want: "own own own /",
 		},
 		"read-only": {
-			image: "root", container: map[string]any{"readOnlyRootFilesystem": true}, want: "0 0 0 /root",
+			image: "root", container: map[string]any{"readOnlyRootFilesystem": true}, want: "own own own /",
 		},
 	} {
 		p := scripted(name, h.host+"/distribution:"+try.image, who)
@@ -259,6 +260,8 @@ func TestUsersOfContainers(t *testing.T) {
 			lines = strings.Split(c.log(name, &schedulingv1.GetPodLogRequest{}), "\n")
 			return slices.Contains(lines, "said")
 		})
+		uid, _ := ownerOf(t, m.path("pods/uid-"+name+"/volumes/v/file"))
+		try.want = strings.ReplaceAll(try.want, "own", fmt.Sprint(uid))
 		ids := strings.Fields(try.want)
 		if lines[0] != try.want || !strings.Contains(lines[2], " "+ids[0]+" "+ids[1]+" ") {
 			t.Errorf("%s: %q, want %s, also as owner", name, lines, try.want)
@@ -269,8 +272,16 @@ func TestUsersOfContainers(t *testing.T) {
 		if only := lines[3] == "read-only"; only != (name == "read-only") {
 			t.Errorf("%s: its root is read-only: %t", name, only)
 		}
-		if uid, _ := ownerOf(t, m.path("pods/uid-"+name+"/volumes/v/file")); uid < users().First {
+		if uid < users().First {
 			t.Errorf("%s: for the host its file is one of %d", name, uid)
+		}
+		if strings.HasPrefix(name, "own") {
+			if got, err := c.exec(name, "id", "-un"); got != ids[0]+"\n" || err != "" {
+				t.Errorf("%s: its name is %q, %q", name, got, err)
+			}
+			if got, err := c.exec(name, "sh", "-c", "cat /proc/[0-9]*/cmdline"); !strings.Contains(got, "sleep\x001000") {
+				t.Errorf("%s: a command sees the processes %q, %q", name, got, err)
+			}
 		}
 		if got, err := c.exec(name, "id", "-u"); got != ids[0]+"\n" || err != "" {
 			t.Errorf("%s: a command is %q, %q", name, got, err)

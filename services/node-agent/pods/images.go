@@ -234,7 +234,8 @@ func (s *Pods) credentials(pod *schedulingv1.Pod) (out []image.Credential) {
 	return out
 }
 
-// reclaim removes the files of the containers of a pod that has ended; its logs and volumes stay until it is deleted.
+// reclaim removes the files of the containers of a pod that has ended, and its volumes in memory; its logs and other
+// volumes stay until it is deleted.
 func (s *Pods) reclaim(p *pod) {
 	if p.reclaimed != nil {
 		return
@@ -250,6 +251,9 @@ func (s *Pods) reclaim(p *pod) {
 	s.jobs.Go(func() {
 		defer close(done)
 		s.endJobs(p)
+		if err := process.Unmount(s.dir(p.uid)); err != nil { // no group pays for the memory any more
+			s.cfg.Log.Warn("volumes in memory of an ended pod not unmounted", "pod", p.uid, "error", err)
+		}
 		for _, dir := range dirs {
 			for _, part := range []string{rootOf(dir), partialOf(rootOf(dir))} {
 				if err := process.RemoveAll(part); err != nil {

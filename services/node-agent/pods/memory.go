@@ -3,9 +3,6 @@ package pods
 import (
 	"fmt"
 	"os"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 
@@ -18,17 +15,10 @@ const mediumMemory = "Memory"
 
 // mountMemory puts a file system in memory on the directory of an emptyDir, if none is there. It has the size of the
 // volume's limit, else of half the host's memory, and counts as memory of the pod that writes to it. It stays until the
-// pod's directory is removed or the host restarts.
+// pod has ended or the host restarts.
 func (s *Pods) mountMemory(dir string, v *schedulingv1.EmptyDirVolumeSource, user *process.User) error {
 	if s.roots != nil {
 		return fmt.Errorf("%w: an emptyDir in memory: %w", errConfig, s.roots)
-	}
-	var here, above syscall.Stat_t
-	if err := syscall.Stat(dir, &here); err != nil {
-		return err
-	}
-	if err := syscall.Stat(dir+"/..", &above); err != nil || here.Dev != above.Dev {
-		return err
 	}
 	options := "mode=0700"
 	if user != nil {
@@ -37,7 +27,7 @@ func (s *Pods) mountMemory(dir string, v *schedulingv1.EmptyDirVolumeSource, use
 	if limit, _ := plan.SizeLimit(v); limit > 0 { // 0 would be no limit
 		options += fmt.Sprintf(",size=%d", limit)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+	if err := process.InMemory(dir, options); err != nil {
 		return fmt.Errorf("an emptyDir in memory: %w", err)
 	}
 	return nil

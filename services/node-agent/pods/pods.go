@@ -11,6 +11,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -68,6 +69,9 @@ type Config struct {
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
 	Images     *image.Library
+	// ShimCommand is the program of package shim: an absolute path, of an executable that is linked statically where
+	// containers are to have root directories of their own, and first arguments.
+	ShimCommand []string
 	// HelloCommand runs for images named hello-pod: an absolute path, and first arguments.
 	HelloCommand []string
 	// LoggerCommand is the program that writes the logs of containers: an absolute path, and first arguments. LoggerDir
@@ -137,6 +141,9 @@ func New(cfg Config) (*Pods, error) {
 		return nil, err
 	}
 	s.roots, s.namespaces, s.confinement = process.CanMount(), process.CanMap(), process.CanConfine()
+	if s.roots == nil && linksDynamically(cfg.ShimCommand[0]) {
+		s.roots = fmt.Errorf("%s is linked dynamically and cannot run in them", cfg.ShimCommand[0])
+	}
 	if cfg.Users.Count == 0 {
 		s.namespaces = errors.New("pods run as the user of their node's agent")
 		s.confinement = s.namespaces

@@ -440,9 +440,35 @@ func TestLogsAreFollowed(t *testing.T) {
 
 func TestEachStartOfAContainerIsAProcessOfItsOwn(t *testing.T) {
 	l := launch{command: []string{"/bin/true"}}
-	if first, second := l.spec("a", "/x", 1), l.spec("a", "/x", 2); first.Serial == second.Serial {
-		t.Errorf("serial %d twice: on a machine without a shell the second start would count as the first, which has ended",
-			first.Serial)
+	shim := []string{"/shim", "run"}
+	if first, second := l.spec("a", "/x", 1, shim), l.spec("a", "/x", 2, shim); first.Serial == second.Serial {
+		t.Errorf("serial %d twice: the second start would count as the first, which has ended", first.Serial)
+	}
+}
+
+// A program that the kernel does not run has not started, and what the kernel said is there to read.
+func TestAProgramThatDoesNotStart(t *testing.T) {
+	c := newCluster(t)
+	m := newMachine(t, c)
+	m.run()
+	program := m.path("broken")
+	if err := os.WriteFile(program, []byte("not a program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for at := m.dir; at != "/"; at = filepath.Dir(at) { // the pod's user passes
+		if info, err := os.Stat(at); err != nil || info.Mode().Perm()&1 == 0 {
+			if err := os.Chmod(at, 0o711); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p := sh("a", "")
+	p.Spec.RestartPolicy, p.Spec.Containers[0].Command = "Never", []string{program}
+	c.add(p)
+	st := c.await("a", "failed", phase("Failed"))
+	if e := st.GetContainerStatuses()[0].GetState().GetTerminated(); e.GetReason() != plan.StartError ||
+		e.GetExitCode() != 128 || !strings.Contains(e.GetMessage(), "exec "+program+": exec format error") {
+		t.Errorf("ended %v", e)
 	}
 }
 

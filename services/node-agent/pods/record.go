@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -16,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/lifecycle"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/shim"
 )
 
 const recordFile = "pod.json"
@@ -225,17 +228,8 @@ const (
 	signalBase = 128
 	lastSignal = 31
 	maxCode    = 255
-	maxExit    = 16 // bytes of a file with an exit code
+	maxExit    = 8 << 10 // bytes of a file that says how a start ended
 )
-
-// shim is the shell's part of a container: it receives SIGTERM without ending, and writes down how the container ended,
-// for an agent that was not there. It finds the file for that open as descriptor 3, since the pod's user must not reach
-// the directory that the file is in.
-const shim = `trap : HUP INT QUIT TERM; "$@" 3>&-; set -- $?; echo "$1" >&3; exit "$1"`
-
-// rootShim is shim for a container with a root directory of its own: the shell is in that once something can be read
-// from its door (see process.Root), and its first argument is the working directory.
-const rootShim = `echo >&4 && read -r _ <&4 || exit 125; exec 4>&-; cd "$1" || exit 126; shift; ` + shim
 
 func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Sprintf("exit.%d", start)) }
 
@@ -274,13 +268,19 @@ func writtenDown(file string) (plan.Exit, bool) {
 		return plan.Exit{}, false
 	}
 	defer f.Close()
-	var code int
+	text, err := io.ReadAll(io.LimitReader(f, maxExit))
+	line, _, whole := strings.Cut(string(text), "\n")
+	number, why, _ := strings.Cut(line, " ")
+	code, err2 := strconv.Atoi(number)
 	// the pod may have written anything
-	if _, err := fmt.Fscan(io.LimitReader(f, maxExit), &code); err != nil || code < 0 || code > maxCode {
+	if err != nil || err2 != nil || !whole && len(text) < maxExit || code < 0 || code > maxCode {
 		return plan.Exit{}, false
 	}
 	e := plan.Exit{Code: code, Finished: time.Now()}
-	if code > signalBase && code <= signalBase+lastSignal { // as shells report it
+	switch {
+	case code == shim.StartFailed && why != "":
+		e.Reason, e.Message = plan.StartError, strings.ToValidUTF8(why, "\uFFFD")
+	case code > signalBase && code <= signalBase+lastSignal: // as shells report it
 		e.Signal = code - signalBase
 	}
 	if info, err := os.Stat(file); err == nil {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path"
+	"slices"
 	"syscall"
 	"time"
 
@@ -468,7 +470,10 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		}
 		own = append(own, m)
 	}
-	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1)
+	own = slices.DeleteFunc(own, func(m process.Mount) bool { // what the container mounts itself counts
+		return slices.ContainsFunc(l.mounts, func(of process.Mount) bool { return of.To == path.Clean("/"+m.To) })
+	})
+	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1, s.cfg.ShimCommand)
 	if spec.Stdout, spec.Stderr, err = s.makeLog(dir, c.Starts+1, user); err != nil {
 		return err
 	}

@@ -13,11 +13,13 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/shim"
 )
 
 type config struct {
 	dir           string
 	memberCommand []string
+	shimCommand   []string
 	helloCommand  []string
 	loggerCommand []string
 	images        []string
@@ -93,6 +95,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	if len(c.memberCommand) == 0 {
 		c.memberCommand = []string{self, "serve", "etcd-member"}
 	}
+	c.shimCommand = []string{self, shim.Command}
 	if len(c.helloCommand) == 0 {
 		c.helloCommand = []string{self, "serve", "hello-pod"}
 	}

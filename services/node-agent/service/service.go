@@ -229,7 +229,8 @@ func (i *instance) newPods(
 			known := services.Await(ctx)
 			return services.Services(), known
 		},
-		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
+		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, ShimCommand: i.cfg.shimCommand,
+		HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})
