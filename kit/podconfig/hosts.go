@@ -17,11 +17,11 @@ type Alias struct {
 	Names []string
 }
 
-// Aliases returns the entries that a pod adds to its file of hosts, and what is wrong with them.
+// Aliases returns the valid entries that a pod adds to its file of hosts, and what is wrong with others.
 func Aliases(path string, spec *schedulingv1.PodSpec) (out []Alias, faults []object.Fault) {
 	r := &untyped.Reader{}
 	for i, s := range spec.GetHostAliases() {
-		at := fmt.Sprintf("%s.hostAliases[%d]", path, i)
+		at, faultsBefore := fmt.Sprintf("%s.hostAliases[%d]", path, i), len(r.Faults)
 		r.Only(at, s, "ip", "hostnames")
 		a := Alias{Names: r.Texts(at, s, "hostnames")}
 		var err error
@@ -33,7 +33,9 @@ func Aliases(path string, spec *schedulingv1.PodSpec) (out []Alias, faults []obj
 				r.Fault(fmt.Sprintf("%s.hostnames[%d]", at, j), "%s", why)
 			}
 		}
-		out = append(out, a)
+		if len(r.Faults) == faultsBefore {
+			out = append(out, a)
+		}
 	}
 	return out, r.Faults
 }

@@ -56,13 +56,14 @@ func Of(spec *schedulingv1.PodSpec, c *schedulingv1.Container) Context {
 // acts on although the pod would mean something else without them, and warnings about the others that no node acts on.
 func Check(path string, spec *schedulingv1.PodSpec) (faults []object.Fault, warnings []string) {
 	r := &reader{}
-	r.context(path+".securityContext", spec.GetSecurityContext())
+	r.context(path+".securityContext", spec.GetSecurityContext(), "readOnlyRootFilesystem")
 	for _, list := range []struct {
 		name string
 		of   []*schedulingv1.Container
 	}{{"initContainers", spec.GetInitContainers()}, {"containers", spec.GetContainers()}} {
 		for i, c := range list.of {
-			r.context(fmt.Sprintf("%s.%s[%d].securityContext", path, list.name, i), c.GetSecurityContext())
+			r.context(fmt.Sprintf("%s.%s[%d].securityContext", path, list.name, i), c.GetSecurityContext(), "fsGroup",
+				"fsGroupChangePolicy", "supplementalGroups")
 		}
 	}
 	return r.Faults, r.warnings
@@ -73,7 +74,14 @@ type reader struct {
 	warnings []string
 }
 
-func (r *reader) context(at string, context *structpb.Struct) {
+// context checks a security context of a pod or a container, which does not have the fields of the other one.
+func (r *reader) context(at string, context *structpb.Struct, others ...string) {
+	for _, name := range others {
+		if v := context.GetFields()[name]; !absent(v) {
+			r.Fault(untyped.Join(at, name), "is not a field of it")
+			return
+		}
+	}
 	for _, name := range []string{"runAsUser", "runAsGroup", "fsGroup"} {
 		if _, ok := r.Number(at, context, name, 0); ok && name == "fsGroup" {
 			r.warnings = append(r.warnings, at+".fsGroup: not in force as a group; "+

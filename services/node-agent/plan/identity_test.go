@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+
 	"github.com/windlass-dev/windlass/kit/security"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
@@ -67,5 +69,38 @@ func TestHosts(t *testing.T) {
 	pod.Metadata.Name = strings.Repeat("a", 62) + "-b"
 	if got, want := plan.Hostname(pod), strings.Repeat("a", 62); got != want {
 		t.Errorf("the host is %q, want %q", got, want)
+	}
+}
+
+func TestWhatANodeCannotEnforceIsRefused(t *testing.T) {
+	roots, users, confinement := errors.New("no roots"), errors.New("no users"), errors.New("no filters")
+	for what, c := range map[string]struct{ spec, want string }{
+		"nothing is asked for": {`{"containers": [{"name": "a"}]}`, ""},
+		"what needs nothing":   {`{"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "Unconfined"}}}`, ""},
+		"a user of the pod":    {`{"securityContext": {"runAsUser": 5}}`, "runAsUser of spec.containers[0]: no users"},
+		"a group of an init container": {
+			`{"initContainers": [{"name": "i", "securityContext": {"runAsGroup": 5}}]}`,
+			"runAsGroup of spec.initContainers[0]: no users",
+		},
+		"a root that is read-only": {
+			`{"containers": [{"name": "a"}, {"name": "b", "securityContext": {"readOnlyRootFilesystem": true}}]}`,
+			"readOnlyRootFilesystem of spec.containers[1]: no roots",
+		},
+		"a profile": {
+			`{"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}`,
+			"seccompProfile of spec.containers[0]: no filters",
+		},
+	} {
+		spec := decodePod(t, c.spec).GetSpec()
+		if len(spec.GetContainers()) == 0 {
+			spec.Containers = []*schedulingv1.Container{{Name: "main"}}
+		}
+		got := plan.WithoutIsolation(spec, roots, users, confinement)
+		if (got.Reason == plan.SecurityContextNotEnforceable) != (c.want != "") || !strings.HasSuffix(got.Message, c.want) {
+			t.Errorf("%s: %v, want %q", what, got, c.want)
+		}
+		if got := plan.WithoutIsolation(spec, nil, nil, nil); got != (plan.Verdict{}) {
+			t.Errorf("%s: %v where all can be enforced", what, got)
+		}
 	}
 }

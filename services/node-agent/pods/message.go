@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,9 +16,9 @@ import (
 
 // Bounds of termination messages. Source: Kubernetes, pkg/kubelet/container/runtime.go.
 const (
-	maxLastWords  = 4 << 10
-	maxLogMessage = 2 << 10
-	maxLastLines  = 80
+	maxTermination = 4 << 10
+	maxLogMessage  = 2 << 10
+	maxLogLines    = 80
 )
 
 // defaultMessagePath is where a container writes why it ends, if it does not say. Source: Kubernetes, core/v1.
@@ -30,9 +29,6 @@ func messageFile(dir string) string { return filepath.Join(dir, "termination-log
 // makeMessage makes the empty file that a container writes to why it ends, and returns how it sees that.
 func makeMessage(dir string, c *schedulingv1.Container, user *process.User) (process.Mount, error) {
 	file := messageFile(dir)
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return process.Mount{}, err
-	}
 	err := os.WriteFile(file, nil, 0o600)
 	if user != nil {
 		err = errors.Join(err, os.Chmod(file, 0o660), os.Chown(file, int(user.UID), os.Getegid()))
@@ -40,9 +36,9 @@ func makeMessage(dir string, c *schedulingv1.Container, user *process.User) (pro
 	return process.Mount{From: file, To: cmp.Or(c.GetTerminationMessagePath(), defaultMessagePath)}, err
 }
 
-// lastWords returns the termination message of a start that has ended with an exit code: what the container wrote to
-// the file, else the end of its log if it failed and asks for that.
-func (s *Pods) lastWords(p *pod, name string, c *container, code int) string {
+// terminationMessage returns the termination message of a start that has ended with an exit code: what the container
+// wrote to the file, else the end of its log if it failed and asks for that.
+func (s *Pods) terminationMessage(p *pod, name string, c *container, code int) string {
 	dir := s.containerDir(p.uid, name)
 	if text := tail(messageFile(dir)); text != "" {
 		return text
@@ -53,7 +49,7 @@ func (s *Pods) lastWords(p *pod, name string, c *container, code int) string {
 	if code == 0 || !logs {
 		return ""
 	}
-	log, err := logger.Open(startLogDir(dir, c.Starts), logger.Options{Tail: maxLastLines})
+	log, err := logger.Open(startLogDir(dir, c.Starts), logger.Options{Tail: maxLogLines})
 	if err != nil {
 		return ""
 	}
@@ -80,9 +76,9 @@ func tail(file string) string {
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || info.Size() == 0 {
 		return ""
-	} else if _, err := f.Seek(max(0, info.Size()-maxLastWords), io.SeekStart); err != nil {
+	} else if _, err := f.Seek(max(0, info.Size()-maxTermination), io.SeekStart); err != nil {
 		return ""
 	}
-	text, _ := io.ReadAll(io.LimitReader(f, maxLastWords))
+	text, _ := io.ReadAll(io.LimitReader(f, maxTermination))
 	return strings.ToValidUTF8(string(text), "")
 }

@@ -291,8 +291,10 @@ func writtenDown(file string) (plan.Exit, bool) {
 
 // removeOld removes how earlier starts ended.
 func removeOld(dir string, start int) error {
-	if err := os.Remove(exitFile(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, file := range []string{exitFile(dir, start), messageFile(dir)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }

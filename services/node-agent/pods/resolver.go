@@ -36,7 +36,7 @@ const (
 const hostHosts = "/etc/hosts"
 
 // ownFiles returns the mounts that show a container its pod's resolv.conf and hosts; none if the pod has those of the
-// host and the container its root directory. Containers that run see what is changed.
+// host and the container its root directory. A file that containers see already is not changed, but replaced.
 func (s *Pods) ownFiles(p *pod, pod *schedulingv1.Pod, isolated bool) ([]process.Mount, error) {
 	resolver, err := s.resolver(pod)
 	if err != nil {

@@ -218,7 +218,7 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 		var ended plan.Exit
 		if st.Final {
 			ended = howItEnded(exitFile(s.containerDir(p.uid, name), c.Starts), st.LastExit, c.Asked)
-			ended.Message = cmp.Or(s.lastWords(p, name, c, ended.Code), ended.Message)
+			ended.Message = cmp.Or(s.terminationMessage(p, name, c, ended.Code), ended.Message)
 		}
 		s.mu.Lock()
 		switch {
