@@ -110,21 +110,20 @@ var errIsolation = errors.New("no isolation")
 
 // start starts the process of spec, in the control group of r if there is one.
 func (r *record) start(cmd *exec.Cmd, spec Spec) error {
-	return r.startInside(cmd, spec.User, func() error {
-		var err error
-		if r.Mounts, err = spec.isolate(); err == nil && spec.Confined {
+	return r.startInside(cmd, spec.User, func() (at stage, err error) {
+		if at, r.Mounts, err = spec.isolate(); err == nil && spec.Confined {
 			err = confine()
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", errIsolation, err)
+			return at, fmt.Errorf("%w: %w", errIsolation, err)
 		}
-		return nil
+		return at, nil
 	})
 }
 
 // startInside starts a command as a user, in the control group of r, if there is one. It is in that group before it
 // runs. The thread that starts it calls enter before.
-func (r *record) startInside(cmd *exec.Cmd, user *User, enter func() error) error {
+func (r *record) startInside(cmd *exec.Cmd, user *User, enter func() (stage, error)) error {
 	if r.Cgroup == "" {
 		return start(cmd, user, enter)
 	}
@@ -134,39 +133,41 @@ func (r *record) startInside(cmd *exec.Cmd, user *User, enter func() error) erro
 	}
 	defer group.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
-	return start(cmd, user, func() error {
+	return start(cmd, user, func() (stage, error) {
 		if err := r.group().Enter(); err != nil {
-			return fmt.Errorf("control group: %w", err)
+			return stage{}, fmt.Errorf("control group: %w", err)
 		}
 		return enter()
 	})
 }
 
-// join gives the calling thread, which must be locked and end soon, the mounts, the root and the hostname that the
-// process was started with. A process may have changed its own since: those are not joined.
-func (h *handle) join() error {
-	for _, ns := range []struct {
-		name string
-		kind int
-	}{{"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS}} { // the last one first changes what the names lead to
-		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", h.PID, ns.name))
+// join gives the calling thread, which must be locked and end soon, a copy of the mounts that the process was started
+// with, and its hostname, and has it be outside of its root. A process may have changed its own mounts since: those are
+// not joined.
+func (h *handle) join() (stage, error) {
+	var opened []*os.File
+	defer func() { closeAll(opened) }()
+	for _, name := range []string{fmt.Sprintf("%d/ns/uts", h.PID), fmt.Sprintf("%d/ns/mnt", h.PID), ""} {
+		f, err := os.Open("/proc/" + name)
 		if err != nil {
-			return h.unlessGone(err)
+			return stage{}, h.unlessGone(err)
 		}
-		defer f.Close()
-		if ns.kind == unix.CLONE_NEWNS {
-			if now, err := inode(f); err != nil || now != h.Mounts {
-				return h.unlessGone(errors.Join(errors.New("the process has other mounts than it was started with"), err))
-			}
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return err
-			}
-		}
-		if err := unix.Setns(int(f.Fd()), ns.kind); err != nil {
-			return h.unlessGone(err)
+		opened = append(opened, f)
+	}
+	if now, err := inode(opened[1]); err != nil || now != h.Mounts {
+		return stage{}, h.unlessGone(errors.Join(errors.New("the process has other mounts than it was started with"), err))
+	}
+	for _, do := range []func() error{
+		func() error { return unix.Unshare(unix.CLONE_FS) },
+		func() error { return unix.Setns(int(opened[0].Fd()), unix.CLONE_NEWUTS) },
+		func() error { return unix.Setns(int(opened[1].Fd()), unix.CLONE_NEWNS) },
+		func() error { return unix.Unshare(unix.CLONE_NEWNS) }, // nothing of the process sees what is changed
+	} {
+		if err := do(); err != nil {
+			return stage{}, err
 		}
 	}
-	return nil
+	return newStage(opened[2])
 }
 
 // bound reports whether a process must not run without its limits.
@@ -179,18 +180,32 @@ func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
 		return cmd.Start()
 	}
-	return start(cmd, user, func() error { return nil })
+	return start(cmd, user, func() (stage, error) { return stage{}, nil })
 }
 
-// start starts a command on a thread on which enter was called before.
-func start(cmd *exec.Cmd, user *User, enter func() error) error {
+// start starts a command on a thread on which enter was called before. If that has the thread be outside of a root, the
+// command has that root.
+func start(cmd *exec.Cmd, user *User, enter func() (stage, error)) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	if user != nil {
 		user.on(cmd.SysProcAttr)
 	}
-	var err error
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	if cmd.Stdin == nil { // the command would open it where the thread is
+		cmd.Stdin = null
+	}
+	if cmd.Stdout == nil {
+		cmd.Stdout = null
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = null
+	}
 	onOwnThread(func() {
 		if user != nil {
 			if err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -202,10 +217,22 @@ func start(cmd *exec.Cmd, user *User, enter func() error) error {
 				return
 			}
 		}
-		if err = enter(); err != nil {
+		var at stage
+		if at, err = enter(); err != nil {
+			at.close()
 			return
 		}
-		err = cmd.Start()
+		if cmd.SysProcAttr.Chroot = at.root; at.root != "" && cmd.Dir == "" {
+			cmd.Dir = "/"
+		}
+		if err = cmd.Start(); err != nil {
+			at.close()
+			return
+		}
+		if err = at.leave(); err != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
 	})
 	return err
 }

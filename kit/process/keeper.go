@@ -169,16 +169,16 @@ func (k *keeper) beside(cmd *exec.Cmd, user *User) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true // what is found by its session must not share one with the supervisor
-	return h.startInside(cmd, user, func() error {
-		if spec.Root != nil || len(spec.Mounts) > 0 {
-			if err := h.join(); err != nil {
-				return err
-			}
+	return h.startInside(cmd, user, func() (at stage, err error) {
+		if spec.Root != nil {
+			at, err = h.join()
+		} else {
+			at, _, err = spec.isolate()
 		}
-		if spec.Confined {
-			return confine()
+		if err == nil && spec.Confined {
+			err = confine()
 		}
-		return nil
+		return at, err
 	})
 }
 

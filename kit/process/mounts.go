@@ -34,7 +34,9 @@ func CanMount() error {
 	defer os.RemoveAll(dir)
 	onOwnThread(func() {
 		try := Spec{Root: &Root{Dir: dir}, Mounts: []Mount{{From: os.DevNull, To: "/null"}}}
-		_, err = try.isolate()
+		var at stage
+		at, _, err = try.isolate()
+		err = errors.Join(err, at.leave())
 	})
 	return err
 }
@@ -53,46 +55,48 @@ func CanMap() error {
 }
 
 // isolate gives the thread that calls it, which must be locked and end soon, a mount namespace of its own with the
-// mounts and the root of spec. What it starts inherits that. Mounts that the host makes or removes later are made or
-// removed there as well, so that none is kept busy; the host sees nothing of these. It returns the inode of the
-// namespace, 0 if there is none.
-func (spec Spec) isolate() (namespace uint64, err error) {
+// mounts and the root of spec, and has it be outside of that root. What it starts inherits that. Mounts that the host
+// makes or removes later are made or removed there as well, so that none is kept busy; the host sees nothing of these.
+// It returns the inode of the namespace, 0 if there is none.
+func (spec Spec) isolate() (at stage, namespace uint64, err error) {
 	if spec.Root == nil && len(spec.Mounts) == 0 {
-		return 0, nil
+		return stage{}, 0, nil
 	}
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-		return 0, fmt.Errorf("mount namespace: %w", err)
+		return stage{}, 0, fmt.Errorf("mount namespace: %w", err)
 	}
-	own, err := os.Open("/proc/thread-self/ns/mnt")
+	proc, err := os.Open("/proc")
 	if err != nil {
-		return 0, fmt.Errorf("mount namespace: %w", err)
+		return stage{}, 0, err
+	}
+	defer proc.Close()
+	own, err := ownMounts(proc)
+	if err != nil {
+		return stage{}, 0, err
 	}
 	defer own.Close()
 	if namespace, err = inode(own); err != nil {
-		return 0, err
+		return stage{}, 0, err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return 0, fmt.Errorf("mount namespace: %w", err)
+		return stage{}, 0, fmt.Errorf("mount namespace: %w", err)
 	}
 	if spec.Root != nil {
 		if err := spec.Root.build(spec.Mounts, spec.User); err != nil {
-			return 0, err
+			return stage{}, 0, err
 		}
-		return namespace, spec.Root.enter()
+		if err := exchangeRoot(spec.Root.Dir); err != nil {
+			return stage{}, 0, err
+		}
+		at, err := newStage(proc)
+		return at, namespace, err
 	}
 	for _, m := range spec.Mounts {
 		if err := m.onHost(spec.User); err != nil {
-			return 0, fmt.Errorf("mount %s at %s: %w", m.From, m.To, err)
+			return stage{}, 0, fmt.Errorf("mount %s at %s: %w", m.From, m.To, err)
 		}
 	}
-	return namespace, nil
-}
-
-// inode returns the number of an open file.
-func inode(f *os.File) (uint64, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(int(f.Fd()), &st)
-	return st.Ino, err
+	return stage{}, namespace, nil
 }
 
 // onHost shows a file or a directory at a path of the host.

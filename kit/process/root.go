@@ -25,6 +25,9 @@ type Root struct {
 // it, and no device works.
 const bindAttributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
+// procOptions have a user see its own processes in /proc only.
+const procOptions = "hidepid=invisible"
+
 // devices of a root. Source: the OCI runtime specification, "Default Devices".
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
@@ -88,13 +91,13 @@ func (r *Root) system(root int) error {
 		at, kind, options string
 		flags             uintptr
 	}{
-		{"/proc", "proc", "hidepid=invisible", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+		{"/proc", "proc", procOptions, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 		{"/dev", "tmpfs", "mode=755,size=64k", unix.MS_NOSUID | unix.MS_NOEXEC},
 		{"/dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620", unix.MS_NOSUID | unix.MS_NOEXEC},
 		{"/dev/shm", "tmpfs", "mode=1777,size=" + shmSize, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 	} {
-		err := place{root: root}.with(m.at, true, func(at string) error {
-			return unix.Mount(m.kind, at, m.kind, m.flags, m.options)
+		err := place{root: root}.with(m.at, true, func(at int) error {
+			return unix.Mount(m.kind, fdPath(at), m.kind, m.flags, m.options)
 		})
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.at, err)
@@ -110,8 +113,8 @@ func (r *Root) system(root int) error {
 	}
 	defer unix.Close(dev)
 	for _, name := range devices {
-		err := place{root: dev}.with(name, false, func(at string) error {
-			return unix.Mount(path.Join("/dev", name), at, "", unix.MS_BIND, "")
+		err := place{root: dev}.with(name, false, func(at int) error {
+			return unix.Mount(path.Join("/dev", name), fdPath(at), "", unix.MS_BIND, "")
 		})
 		if err != nil {
 			return fmt.Errorf("mount /dev/%s: %w", name, err)
@@ -123,22 +126,6 @@ func (r *Root) system(root int) error {
 		}
 	}
 	return nil
-}
-
-// enter makes the directory the root of the calling thread. Source: pivot_root(2), "pivot_root(".", ".")".
-func (r *Root) enter() error {
-	old, err := unix.Open("/", unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(old)
-	if err := unix.Chdir(r.Dir); err != nil {
-		return err
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("root %s: %w", r.Dir, err)
-	}
-	return errors.Join(unix.Fchdir(old), unix.Unmount(".", unix.MNT_DETACH), unix.Chdir("/"))
 }
 
 // bind shows a file or directory at its place. It is opened as the user of the place, who gets nothing that could not
@@ -153,24 +140,26 @@ func (m Mount) bind(in place) error {
 	if err := unix.Fstat(source, &st); err != nil {
 		return err
 	}
-	err = in.with(m.To, st.Mode&unix.S_IFMT == unix.S_IFDIR, func(at string) error {
-		return unix.Mount(fdPath(source), at, "", unix.MS_BIND|unix.MS_REC, "")
+	copied, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|
+		unix.AT_RECURSIVE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(copied)
+	if err := restrict(copied, m.ReadOnly, unix.AT_RECURSIVE); err != nil {
+		return err
+	}
+	return in.with(m.To, st.Mode&unix.S_IFMT == unix.S_IFDIR, func(at int) error {
+		return unix.MoveMount(copied, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 	})
-	if err != nil {
-		return err
-	}
-	mounted, err := inRoot(in.root, m.To, unix.O_PATH) // what is mounted, not what it was mounted on
-	if err != nil {
-		return err
-	}
-	defer unix.Close(mounted)
-	return restrict(mounted, m.ReadOnly, unix.AT_RECURSIVE)
 }
 
 // open opens what is to be shown.
 func (m Mount) open(user *User) (fd int, err error) {
 	err = as(user, func() error {
-		from, err := unix.Open(m.From, unix.O_PATH|unix.O_CLOEXEC, 0)
+		from, err := unix.Openat2(unix.AT_FDCWD, m.From, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
 		if fd = from; err != nil || m.Sub == "" {
 			return err
 		}
@@ -227,9 +216,9 @@ type place struct {
 // maxLinks is how many links at the end of a path are followed to make what they lead to.
 const maxLinks = 8
 
-// with calls mount with a name of what is at a path. If nothing is there, a directory or a file is made first, and the
+// with calls mount with what is at a path, open. If nothing is there, a directory or a file is made first, and the
 // directories above it, by the user: neither in an image nor in a volume appears what the user could not have made.
-func (p place) with(at string, dir bool, mount func(at string) error) error {
+func (p place) with(at string, dir bool, mount func(at int) error) error {
 	if strings.HasPrefix(path.Clean(at), "/dev/") { // which has nothing of the image's or of a volume
 		p.user = nil
 	}
@@ -252,7 +241,7 @@ func (p place) with(at string, dir bool, mount func(at string) error) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return mount(fdPath(fd))
+	return mount(fd)
 }
 
 // link returns where a link at a path leads.

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/cgroup"
 )
@@ -193,6 +196,9 @@ func (s *Supervisor) WithoutCgroups() *Supervisor {
 // Run keeps the wanted processes running until ctx ends, and then leaves them running. If another supervisor owns the
 // run directory, Run waits a few seconds for it to end and then returns ErrLocked.
 func (s *Supervisor) Run(ctx context.Context) error {
+	// What this process inherited is not for others: a directory would lead out of their root. Kernels before Linux 5.11
+	// cannot.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	dir, err := makeDir(s.dir)
 	if err != nil {
 		return err

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
 // DefaultName is the cluster that is meant where none is named.
@@ -249,7 +251,7 @@ func (c *Cluster) Log(program string) string { return c.Dir("logs", program+".lo
 // Remove deletes the cluster's directory, that of its pods, and everything in them.
 func (c *Cluster) Remove() error {
 	if c.PodsIsolated() && c.PodsDir != "" { // first: a block is another cluster's once nothing says that it is this one's
-		if err := os.RemoveAll(c.PodsDir); err != nil {
+		if err := process.RemoveAll(c.PodsDir); err != nil { // volumes in memory are mounted there
 			return err
 		}
 	}

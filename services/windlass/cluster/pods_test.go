@@ -5,6 +5,10 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
 // podsIn has the blocks of users of the test be in a directory of its own.
@@ -84,5 +88,31 @@ func TestABlockThatAnotherClusterHasByNowIsNotUsed(t *testing.T) {
 	}
 	if err := c.EnsurePodUsers(); err != nil || c.PodsDir == first || !c.PodsIsolated() {
 		t.Errorf("block %s, %v, want another one than %s", c.PodsDir, err, first)
+	}
+}
+
+// A volume in memory, which is mounted, goes with its cluster.
+func TestAClusterIsRemovedWithItsMounts(t *testing.T) {
+	if err := process.CanMount(); err != nil {
+		t.Skip("no mounts here: ", err)
+	}
+	podsIn(t)
+	c := &Cluster{dir: t.TempDir()}
+	if err := c.EnsurePodUsers(); err != nil {
+		t.Fatal(err)
+	}
+	volume := filepath.Join(c.PodsDir, "volume")
+	if err := os.Mkdir(volume, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.InMemory(volume, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(volume, unix.MNT_DETACH) })
+	if err := c.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(c.PodsDir); !os.IsNotExist(err) {
+		t.Errorf("the directory of its pods: %v", err)
 	}
 }
