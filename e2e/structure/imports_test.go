@@ -196,6 +196,9 @@ func TestNoFileHasANameThatSaysNothing(t *testing.T) {
 
 func TestNothingIsDoneAtInit(t *testing.T) {
 	for _, s := range sources(t, "kit", "services") {
+		if s.path == "services/node-agent/shim/shim.go" {
+			continue // each container would pay for the initialization of all packages, 30 ms
+		}
 		for _, d := range s.file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
 				t.Errorf("%s has an init function", s.path)
