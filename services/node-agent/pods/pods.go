@@ -141,6 +141,9 @@ func New(cfg Config) (*Pods, error) {
 		return nil, err
 	}
 	s.roots, s.namespaces, s.confinement = process.CanMount(), process.CanMap(), process.CanConfine()
+	if len(cfg.ShimCommand) == 0 {
+		return nil, errors.New("pods: no command of the shim")
+	}
 	if s.roots == nil && linksDynamically(cfg.ShimCommand[0]) {
 		s.roots = fmt.Errorf("%s is linked dynamically and cannot run in them", cfg.ShimCommand[0])
 	}
