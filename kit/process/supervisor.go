@@ -45,8 +45,8 @@ var (
 // defaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
 const defaultGrace = 10 * time.Second
 
-// Spec describes a process. Specs that differ in any field except Grace, FinalExits, Once, Wrapper and Changed are
-// different processes.
+// Spec describes a process. Specs that differ in any field are different processes, except Grace, FinalExits, Once,
+// Wrapper, Changed, and what only says how it is isolated: Root, Mounts, Confined, and User.Inside.
 type Spec struct {
 	// file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
 	Name string

@@ -240,8 +240,8 @@ func (s *Pods) askToken(ctx context.Context, pod *schedulingv1.Pod, t podconfig.
 	return r.GetToken(), err
 }
 
-// accountVolume writes the credentials of a pod's service account, and returns their directory and the variables that
-// say where they and the cluster are. The directory is empty if the pod gets none.
+// accountVolume writes the credentials of a pod's service account, and returns their directory; empty if the pod gets
+// none.
 func (s *Pods) accountVolume(pod *schedulingv1.Pod, user *process.User) (dir string, err error) {
 	held := s.accounts.get(pod.GetMetadata().GetUid(), apiToken)
 	if !s.mountsAccount(pod) || held.text == "" {
