@@ -129,13 +129,13 @@ func alive(t *testing.T, c *harness.Cluster, name string) (pod *schedulingv1.Pod
 	return pod
 }
 
-// times counts the shells that begin a container of a pod.
+// times counts the first processes of a container of a pod.
 func times(t *testing.T, c *harness.Cluster, machine, uid, container string) (n int) {
 	t.Helper()
 	for _, p := range containers(t, c, machine) {
 		// What left its session leads one of its own.
 		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID)); strings.HasSuffix(p.Name, "/"+uid+"."+container) &&
-			string(name) == "sh\n" {
+			string(name) == "container-shim\n" {
 			n++
 		}
 	}

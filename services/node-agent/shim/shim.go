@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"unsafe"
 )
 
 // Command is the first argument of the executable; a container's command follows.
@@ -36,6 +37,9 @@ func init() {
 
 // run runs a command and returns its exit code, 128 and the number of a signal that ended it, or StartFailed.
 func run(command []string) int {
+	// Its name is the number of a descriptor otherwise. This is the first thread, whose name ps shows.
+	name := append([]byte(Command), 0)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0)
 	caught := make(chan os.Signal, 1) // not ignored: the main process would inherit that
 	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	for fd := firstFile; fd <= lastFile; fd++ {
