@@ -155,7 +155,7 @@ func eachInMemory(dir string, f func(at string) error) error {
 	}
 	within := filepath.Join(above, filepath.Base(dir)) + "/"
 	for line := range strings.Lines(string(table)) {
-		fields := strings.Fields(line)
+		fields := strings.Split(line, " ") // what else is a space stays in names as it is
 		dash := slices.Index(fields, "-")
 		if dash < mountPoint || len(fields) <= dash+afterDash || fields[dash+afterDash] != memorySource {
 			continue

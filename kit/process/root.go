@@ -53,7 +53,7 @@ func (r *Root) build(mounts []Mount, user *User) error {
 		return fmt.Errorf("root %s: %w", r.Dir, err)
 	}
 	defer unix.Close(fd)
-	if err := r.system(fd); err != nil {
+	if err := r.system(fd, user); err != nil {
 		return err
 	}
 	mounts = slices.Clone(mounts)
@@ -85,14 +85,18 @@ func restrict(fd int, readOnly bool, flags uint) error {
 	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &attr)
 }
 
-// system mounts what programs expect of a Unix system.
-func (r *Root) system(root int) error {
+// system mounts what programs expect of a Unix system. /dev is the user's, for what is mounted in it.
+func (r *Root) system(root int, user *User) error {
+	dev := "mode=755,size=64k,nr_inodes=1k"
+	if user != nil {
+		dev += fmt.Sprintf(",uid=%d,gid=%d", user.UID, user.GID)
+	}
 	for _, m := range []struct {
 		at, kind, options string
 		flags             uintptr
 	}{
 		{"/proc", "proc", procOptions, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
-		{"/dev", "tmpfs", "mode=755,size=64k", unix.MS_NOSUID | unix.MS_NOEXEC},
+		{"/dev", "tmpfs", dev, unix.MS_NOSUID | unix.MS_NOEXEC},
 		{"/dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620", unix.MS_NOSUID | unix.MS_NOEXEC},
 		{"/dev/shm", "tmpfs", "mode=1777,size=" + shmSize, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 	} {
@@ -107,21 +111,21 @@ func (r *Root) system(root int) error {
 	if err := sys.bind(place{root: root}); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
-	dev, err := inRoot(root, "/dev", unix.O_PATH|unix.O_DIRECTORY)
+	at, err := inRoot(root, "/dev", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dev)
+	defer unix.Close(at)
 	for _, name := range devices {
-		err := place{root: dev}.with(name, false, func(at int) error {
-			return unix.Mount(path.Join("/dev", name), fdPath(at), "", unix.MS_BIND, "")
+		err := place{root: at}.with(name, false, func(file int) error {
+			return unix.Mount(path.Join("/dev", name), fdPath(file), "", unix.MS_BIND, "")
 		})
 		if err != nil {
 			return fmt.Errorf("mount /dev/%s: %w", name, err)
 		}
 	}
 	for _, l := range devLinks {
-		if err := unix.Symlinkat(l[0], dev, l[1]); err != nil {
+		if err := unix.Symlinkat(l[0], at, l[1]); err != nil {
 			return fmt.Errorf("link /dev/%s: %w", l[1], err)
 		}
 	}
@@ -219,9 +223,6 @@ const maxLinks = 8
 // with calls mount with what is at a path, open. If nothing is there, a directory or a file is made first, and the
 // directories above it, by the user: neither in an image nor in a volume appears what the user could not have made.
 func (p place) with(at string, dir bool, mount func(at int) error) error {
-	if strings.HasPrefix(path.Clean(at), "/dev/") { // which has nothing of the image's or of a volume
-		p.user = nil
-	}
 	var fd int
 	err := as(p.user, func() (err error) {
 		for range maxLinks {

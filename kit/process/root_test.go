@@ -204,6 +204,30 @@ echo ready; exec sleep 1000`, func(sp *process.Spec) {
 	}
 }
 
+// A volume may be mounted at /dev: what the user cannot make there is not made.
+func TestNothingIsMadeInAVolumeAtDev(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	host := filepath.Join(dir, "host")
+	if err := os.Mkdir(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sp := inRoot(t, dir, "", func(sp *process.Spec) {
+		sp.Mounts = append(sp.Mounts, process.Mount{From: host, To: "/dev"},
+			process.Mount{From: "/etc/passwd", To: "/dev/new/file"})
+	})
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the start fails", func() bool { return statusOf(s, "worker").LastError != nil })
+	if err := statusOf(s, "worker").LastError; !errors.Is(err, syscall.EACCES) {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(host); err != nil || len(entries) > 0 {
+		t.Errorf("%v was made on the host, %v", entries, err)
+	}
+}
+
 // What is mounted keeps its restrictions, and nothing of it can be changed that the host does not let be changed.
 func TestMountsKeepTheirRestrictions(t *testing.T) {
 	dir := t.TempDir()
@@ -354,7 +378,7 @@ func TestFileSystemsInMemoryGoWithTheirDirectory(t *testing.T) {
 		t.Skip("no mounts here: ", err)
 	}
 	dir := t.TempDir()
-	inside, outside := filepath.Join(dir, "top", "a b"), filepath.Join(dir, "other")
+	inside, outside := filepath.Join(dir, "top", "a b\u00a0c"), filepath.Join(dir, "other")
 	for _, d := range []string{inside, outside} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)

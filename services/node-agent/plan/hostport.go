@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -15,9 +16,12 @@ type HostPort struct {
 	Machine, Pod netip.AddrPort
 }
 
+// etcdPorts are those of members of etcd, which machines of the control plane run.
+var etcdPorts = []int32{2379, 2380}
+
 // HostPortsOf returns the ports of a machine that lead to a pod with an address of its own; none if the pod has that of
-// the machine. A port that asks for another address of the machine is not led: it is returned with elsewhere.
-func HostPortsOf(spec *schedulingv1.PodSpec, machine, address string) (led []HostPort, elsewhere []string) {
+// the machine. A port of another address of the machine, and those of etcd, are not led: refused says why.
+func HostPortsOf(spec *schedulingv1.PodSpec, machine, address string) (led []HostPort, refused []string) {
 	at, err := netip.ParseAddr(machine)
 	to, err2 := netip.ParseAddr(address)
 	if err != nil || err2 != nil || at == to || spec.GetHostNetwork() {
@@ -30,7 +34,12 @@ func HostPortsOf(spec *schedulingv1.PodSpec, machine, address string) (led []Hos
 				continue
 			}
 			if ip := p.GetHostIp(); ip != "" && ip != "0.0.0.0" && ip != "::" && ip != machine {
-				elsewhere = append(elsewhere, ip)
+				refused = append(refused, fmt.Sprintf("port %d of %s: its machine has the address %s", p.GetHostPort(), ip,
+					machine))
+				continue
+			}
+			if slices.Contains(etcdPorts, p.GetHostPort()) {
+				refused = append(refused, fmt.Sprintf("port %d: it is one of etcd's", p.GetHostPort()))
 				continue
 			}
 			protocol := p.GetProtocol()
@@ -43,7 +52,7 @@ func HostPortsOf(spec *schedulingv1.PodSpec, machine, address string) (led []Hos
 			})
 		}
 	}
-	return led, elsewhere
+	return led, refused
 }
 
 func endsEarly(init *schedulingv1.Container) bool { return !placement.IsSidecar(init) }

@@ -262,7 +262,11 @@ func TestAHostPortLeadsToItsPod(t *testing.T) {
 	other := hello("b", freePort(t))
 	other.Spec.Containers[0].Ports[0].HostPort = int32(freePort(t))
 	other.Spec.Containers[0].Ports[0].HostIp = "127.0.0.9"
+	other.Spec.Containers[0].Ports = append(other.Spec.Containers[0].Ports, &schedulingv1.ContainerPort{
+		ContainerPort: 2379, HostPort: 2379,
+	})
 	c.add(other)
+	eventually(t, "an event says that the port is etcd's", func() bool { return c.said("b", hostPortNotOpened, "etcd") })
 	eventually(t, "an event says that the address is another one", func() bool {
 		return c.said("b", hostPortNotOpened, "127.0.0.9")
 	})

@@ -15,17 +15,16 @@ func (s *Pods) leadHostPorts(p *pod) {
 	}
 	s.mu.Lock()
 	var ports []plan.HostPort
-	var elsewhere []string
+	var refused []string
 	if p.hasStarted() && !p.over && !ended(p) {
-		ports, elsewhere = plan.HostPortsOf(p.object.GetSpec(), s.cfg.Address, p.record.Address)
+		ports, refused = plan.HostPortsOf(p.object.GetSpec(), s.cfg.Address, p.record.Address)
 	}
-	same := slices.Equal(ports, p.hostPorts) && slices.Equal(elsewhere, p.elsewhere)
+	same := slices.Equal(ports, p.hostPorts) && slices.Equal(refused, p.refusedPorts)
 	if !same {
-		for _, ip := range elsewhere {
-			s.event(p, plan.Warning, hostPortNotOpened, fmt.Sprintf("a port of %s is not led to the pod: its machine has "+
-				"the address %s", ip, s.cfg.Address))
+		for _, why := range refused {
+			s.event(p, plan.Warning, hostPortNotOpened, why)
 		}
-		p.hostPorts, p.elsewhere = ports, elsewhere
+		p.hostPorts, p.refusedPorts = ports, refused
 	}
 	s.mu.Unlock()
 	if !same {

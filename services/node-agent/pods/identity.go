@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"golang.org/x/sys/unix"
@@ -85,14 +86,22 @@ func addUser(l *launch, own plan.Identity, users string) error {
 		return err
 	}
 	defer r.Close()
-	f, err := r.OpenFile(usersFile, os.O_WRONLY|os.O_APPEND, 0)
+	f, err := r.OpenFile(usersFile, os.O_WRONLY|os.O_APPEND|unix.O_NONBLOCK, 0)
 	if err != nil {
+		return nil // it is another one by now: other containers of the pod may have replaced it
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
 		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != own.UID || st.Nlink != 1 {
+		return nil // it may be a file of the host
 	}
 	line := fmt.Sprintf("%d:x:%d:%d:user of the pod:/:/sbin/nologin\n", own.UID, own.UID, own.GID)
 	if !strings.HasSuffix(users, "\n") {
 		line = "\n" + line
 	}
 	_, err = f.WriteString(line)
-	return errors.Join(err, f.Close())
+	return err
 }

@@ -41,9 +41,9 @@ type pod struct {
 	courses map[part]*course               // of the present starts
 	events  []*schedulingv1.PodEvent       // that are not reported yet
 
-	hostPorts   []plan.HostPort // that lead to it
-	elsewhere   []string        // addresses of ports that do not
-	closedPorts map[plan.HostPort]bool
+	hostPorts    []plan.HostPort // that lead to it
+	refusedPorts []string        // why others do not
+	closedPorts  map[plan.HostPort]bool
 }
 
 // record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left

@@ -140,8 +140,15 @@ func makeOwn(dir, name string, user *process.User) error {
 		if info, err := r.Stat(at); err == nil && info.IsDir() {
 			continue
 		}
-		if err := errors.Join(r.Mkdir(at, 0o700), r.Chmod(at, ownDir),
-			r.Lchown(at, int(user.UID), os.Getegid())); err != nil {
+		if err := r.Mkdir(at, 0o700); err != nil {
+			return err
+		}
+		made, err := r.OpenRoot(at) // a pod may put a file of the host in its place, but no directory
+		if err != nil {
+			return err
+		}
+		err = errors.Join(made.Chmod(".", ownDir), made.Lchown(".", int(user.UID), os.Getegid()), made.Close())
+		if err != nil {
 			return err
 		}
 	}
