@@ -7,6 +7,7 @@
 package shim
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -27,6 +28,7 @@ const firstFile, lastFile = exitFile, exitFile + 2
 const (
 	signalBase  = 128
 	StartFailed = 128
+	notKnown    = 255
 )
 
 func init() {
@@ -51,11 +53,11 @@ func run(command []string) int {
 		return StartFailed
 	}
 	var ws syscall.WaitStatus
-	for {
-		_, err := syscall.Wait4(pid, &ws, 0, nil)
-		if err != syscall.EINTR { //nolint:errorlint // an errno
-			break
-		}
+	for again := true; again; again = errors.Is(err, syscall.EINTR) {
+		_, err = syscall.Wait4(pid, &ws, 0, nil)
+	}
+	if err != nil { // how it ended is not known: that it succeeded must not be said
+		return notKnown
 	}
 	code := ws.ExitStatus()
 	if ws.Signaled() {
