@@ -2,6 +2,8 @@ package plan_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +103,45 @@ func TestWhatANodeCannotEnforceIsRefused(t *testing.T) {
 		}
 		if got := plan.WithoutIsolation(spec, nil, nil, nil); got != (plan.Verdict{}) {
 			t.Errorf("%s: %v where all can be enforced", what, got)
+		}
+	}
+}
+
+func TestHostPortsOfAPod(t *testing.T) {
+	for what, c := range map[string]struct {
+		spec, machine string
+		led, refused  []string
+	}{
+		"those of containers and sidecars": {
+			`{"initContainers": [{"name": "i", "ports": [{"containerPort": 1, "hostPort": 1}]},
+				{"name": "s", "restartPolicy": "Always", "ports": [{"containerPort": 2, "hostPort": 20}]}],
+				"containers": [{"name": "a", "ports": [{"containerPort": 3, "hostPort": 30, "protocol": "UDP"},
+				{"containerPort": 4}]}]}`, "10.0.0.1",
+			[]string{"TCP 10.0.0.1:20 127.240.0.5:2", "UDP 10.0.0.1:30 127.240.0.5:3"},
+			nil,
+		},
+		"addresses": {
+			`{"containers": [{"name": "a", "ports": [{"containerPort": 1, "hostPort": 1, "hostIP": "0.0.0.0"},
+				{"containerPort": 2, "hostPort": 2, "hostIP": "10.0.0.1"}, {"containerPort": 3, "hostPort": 3, "hostIP": "10.0.0.2"},
+				{"containerPort": 4, "hostPort": 2379}]}]}`, "10.0.0.1",
+			[]string{"TCP 10.0.0.1:1 127.240.0.5:1", "TCP 10.0.0.1:2 127.240.0.5:2"},
+			[]string{"port 3 of 10.0.0.2: its machine has the address 10.0.0.1", "port 2379: it is one of etcd's"},
+		},
+		"the network of the host": {
+			`{"hostNetwork": true, "containers": [{"name": "a", "ports": [{"containerPort": 1, "hostPort": 1}]}]}`, "10.0.0.1",
+			nil, nil,
+		},
+		"the address of the machine": {
+			`{"containers": [{"name": "a", "ports": [{"containerPort": 1, "hostPort": 1}]}]}`, "127.240.0.5", nil, nil,
+		},
+	} {
+		ports, refused := plan.HostPortsOf(decodePod(t, c.spec).GetSpec(), c.machine, "127.240.0.5")
+		var led []string
+		for _, p := range ports {
+			led = append(led, fmt.Sprint(p.Protocol, " ", p.Machine, " ", p.Pod))
+		}
+		if !slices.Equal(led, c.led) || !slices.Equal(refused, c.refused) {
+			t.Errorf("%s: %q and %q, want %q and %q", what, led, refused, c.led, c.refused)
 		}
 	}
 }

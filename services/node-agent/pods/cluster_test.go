@@ -621,7 +621,7 @@ func (m *machine) start() agent {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	hostPorts := proxy.NewHostPorts(log)
+	hostPorts := proxy.New(proxy.Config{Dir: m.path("proxy"), Conn: conn, Log: log}).HostPorts()
 	s, err := New(Config{
 		HostPorts: hostPorts.Set, ShimCommand: shimCommand(m.t), Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1",
 		BootID: m.boot, Conn: conn,

@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
-// HostPorts leads what arrives at ports of a machine to the pods on it that have them. Make it with NewHostPorts; its
-// methods may be called concurrently.
+// HostPorts leads what arrives at ports of a machine to the pods on it that have them. Make it with Proxy.HostPorts;
+// its methods may be called concurrently.
 type HostPorts struct {
 	flows *limits
 	log   *slog.Logger
@@ -22,10 +22,10 @@ type HostPorts struct {
 	pods    map[string]map[portName]*port
 }
 
-// NewHostPorts returns the ports of a machine, none yet. They have as many connections, together, as the services of a
-// Proxy have.
-func NewHostPorts(log *slog.Logger) *HostPorts {
-	return &HostPorts{flows: newLimits(), log: log, pods: map[string]map[portName]*port{}}
+// HostPorts returns the ports of a machine, none yet. They and the services of p have their connections and files
+// together: one process serves both.
+func (p *Proxy) HostPorts() *HostPorts {
+	return &HostPorts{flows: p.flows, log: p.cfg.Log, pods: map[string]map[portName]*port{}}
 }
 
 // Set has the ports of a machine lead to a pod, and others no longer. notify is called, from any goroutine, when it has

@@ -72,7 +72,8 @@ func targetsOf(s *schedulingv1.ServiceEndpoints) map[portName]target {
 	return out
 }
 
-// port is one port of a service. It listens, and leads what arrives to the pods that serve at that moment.
+// port is one port of a service, or of a machine. It listens, and leads what arrives to the pods that serve at that
+// moment.
 type port struct {
 	service string
 	name    portName
@@ -249,9 +250,9 @@ func (o *port) listens(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil || why == was:
 	case why != "":
-		o.log.WarnContext(ctx, "port of a service does not listen", "error", why)
+		o.log.WarnContext(ctx, "port does not listen", "error", why)
 	default:
-		o.log.InfoContext(ctx, "port of a service listens")
+		o.log.InfoContext(ctx, "port listens")
 	}
 }
 
@@ -363,7 +364,7 @@ func (o *port) take(ctx context.Context) bool {
 	}
 	o.mu.Unlock()
 	if first {
-		o.log.WarnContext(ctx, "service has as many connections as it can have")
+		o.log.WarnContext(ctx, "port has as many connections as it can have")
 	}
 	return ok
 }

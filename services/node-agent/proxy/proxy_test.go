@@ -684,7 +684,7 @@ func TestAPortThatIsInUseIsTriedAgain(t *testing.T) {
 	}
 	_ = l.Close()
 	agent.awaitStatus(t, at(s), "TCP", "")
-	if n := h.log.count("port of a service listens"); n != 1 {
+	if n := h.log.count("port listens"); n != 1 {
 		t.Errorf("success is logged %d times", n)
 	}
 }

@@ -165,7 +165,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		Elected: func(ctx context.Context) error { return i.answerNames(ctx, services) },
 	})
 	var a *agent.Agent
-	hostPorts := proxy.NewHostPorts(i.log)
+	hostPorts := services.HostPorts()
 	if i.pods, err = i.newPods(node, status, store, conn, services, hostPorts,
 		func(ctx context.Context, fresh bool) (*nodev1.Node,
 			error,
