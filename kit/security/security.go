@@ -17,7 +17,7 @@ import (
 
 // Context is what a container asks for; what it does not say is as the pod says.
 type Context struct {
-	User, Group  *uint32 // nil: as the image says
+	User, Group  *uint32 // nil: those of the pod
 	NonRoot      bool    // it must not be user 0
 	ReadOnlyRoot bool
 	// Seccomp is the type of the profile: RuntimeDefault, Unconfined, or empty where nothing is said.

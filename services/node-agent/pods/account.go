@@ -240,33 +240,22 @@ func (s *Pods) askToken(ctx context.Context, pod *schedulingv1.Pod, t podconfig.
 	return r.GetToken(), err
 }
 
-// accountVolume writes the credentials of a pod's service account, and returns their directory; empty if the pod gets
-// none.
-func (s *Pods) accountVolume(pod *schedulingv1.Pod, user *process.User) (dir string, err error) {
+// accountVolume writes the credentials of a pod's service account, and returns their directory and the endpoint of the
+// gateway that is preferred now; the directory is empty if the pod gets none.
+func (s *Pods) accountVolume(pod *schedulingv1.Pod, user *process.User) (dir, gateway string, err error) {
 	held := s.accounts.get(pod.GetMetadata().GetUid(), apiToken)
 	if !s.mountsAccount(pod) || held.text == "" {
-		return "", nil
+		return "", "", nil
 	}
 	gateways, err := s.cfg.Gateways()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	dir = filepath.Join(s.dir(pod.GetMetadata().GetUid()), accountDir)
 	if err := s.makeDir(dir); err != nil {
-		return "", err
+		return "", "", err
 	}
-	return dir, s.writeAccount(dir, pod, held.text, gateways, user)
-}
-
-// accountVariables returns the variables of a container that sees the credentials in a directory.
-func (s *Pods) accountVariables(dir string) ([]string, error) {
-	gateways, err := s.cfg.Gateways()
-	if err != nil {
-		return nil, err
-	}
-	return []string{
-		envAccount + "=" + dir, envServer + "=" + gateways[0], envAuthority + "=" + filepath.Join(dir, authorityFile),
-	}, nil
+	return dir, gateways[0], s.writeAccount(dir, pod, held.text, gateways, user)
 }
 
 func (s *Pods) writeAccount(dir string, pod *schedulingv1.Pod, token string, gateways []string,

@@ -220,7 +220,7 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		}
 		env = append(env, plan.VolumeVariable(m.GetName())+"="+at)
 	}
-	dir, err := s.accountVolume(pod, l.user)
+	dir, gateway, err := s.accountVolume(pod, l.user)
 	if err != nil || dir == "" {
 		return env, err
 	}
@@ -228,8 +228,7 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 	if err != nil {
 		return nil, err
 	}
-	account, err := s.accountVariables(at)
-	return append(env, account...), err
+	return append(env, envAccount+"="+at, envServer+"="+gateway, envAuthority+"="+filepath.Join(at, authorityFile)), nil
 }
 
 // volume makes what a container mounts of a volume ready, sub of it, and returns the volume's directory or file.
