@@ -58,8 +58,9 @@ test-unit: need-gcc need-python3 .imports ## Run the package tests with the race
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
 test-e2e: build $(BIN)/grpcurl need-curl need-python3 $(need_proxy) ## Run the tests of running clusters, and of containers if an engine is available
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v /e2e/compose$$)
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v -e /e2e/compose$$ -e /e2e/runtime$$)
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose ./e2e/runtime
+	CGO_ENABLED=0 go test -count=1 -timeout 10m -v -run "^TestADriverRunsPods$$" ./services/node-agent/pods
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"

@@ -184,7 +184,8 @@ func (s *stack) tour(steps string) {
 	out, err := cmd.CombinedOutput()
 	s.Logf("%s", out)
 	if err != nil {
-		s.Fatal(err)
+		const most = 1000
+		s.Fatalf("the tour: %v: …%s", err, out[max(0, len(out)-most):])
 	}
 }
 

@@ -35,6 +35,22 @@ type stack struct {
 	name     string
 	settings map[string]string // the variables of compose.yaml
 	compose  *compose.DockerCompose
+	failures []string // printed again behind the logs of the containers, whose length hides them
+}
+
+func (s *stack) Error(args ...any) { s.Helper(); s.Errorf("%s", fmt.Sprint(args...)) }
+func (s *stack) Fatal(args ...any) { s.Helper(); s.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (s *stack) Errorf(format string, args ...any) {
+	s.Helper()
+	s.failures = append(s.failures, fmt.Sprintf(format, args...))
+	s.T.Errorf(format, args...)
+}
+
+func (s *stack) Fatalf(format string, args ...any) {
+	s.Helper()
+	s.Errorf(format, args...)
+	s.FailNow()
 }
 
 // newStack returns a stack of which nothing runs yet, and of which nothing is left when the test ends.
@@ -56,6 +72,9 @@ func newStack(t *testing.T) *stack {
 		}
 		s.down(compose.RemoveVolumes(true))
 		s.nothingIsLeft()
+		if t.Failed() {
+			t.Logf("--- what failed:\n%s", strings.Join(s.failures, "\n"))
+		}
 	})
 	s.load()
 	return s

@@ -133,13 +133,30 @@ func alive(t *testing.T, c *harness.Cluster, name string) (pod *schedulingv1.Pod
 func times(t *testing.T, c *harness.Cluster, machine, uid, container string) (n int) {
 	t.Helper()
 	for _, p := range containers(t, c, machine) {
-		// What left its session leads one of its own.
-		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID)); strings.HasSuffix(p.Name, "/"+uid+"."+container) &&
-			string(name) == "container-shim\n" {
+		// What left its session leads one of its own. A child has the arguments of the shim until it runs its command.
+		if strings.HasSuffix(p.Name, "/"+uid+"."+container) && isShim(p.PID) && !isShim(parentOf(p.PID)) {
 			n++
 		}
 	}
 	return n
+}
+
+// isShim reports whether a process is a container's first. Its arguments say so from its start, the name that it gives
+// itself only some milliseconds later: a pod is Ready by then.
+func isShim(pid int) bool {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+	args := strings.Split(string(raw), "\x00")
+	return len(args) > 2 && args[1] == "container-shim"
+}
+
+// parentOf returns the parent of a process, 0 if it has ended.
+func parentOf(pid int) (parent int) {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if i := strings.LastIndex(string(raw), ") "); i >= 0 {
+		var state string
+		_, _ = fmt.Sscan(string(raw)[i+2:], &state, &parent)
+	}
+	return parent
 }
 
 // traces returns what a host has of a pod: processes, files and directories, control groups, and its address.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/critest"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -51,6 +53,37 @@ func TestPods(t *testing.T) {
 	running.print()
 	left.print()
 	after.print()
+}
+
+// TestPodsOfAContainerRuntime measures how soon a pod runs whose containers containerd has.
+func TestPodsOfAContainerRuntime(t *testing.T) {
+	n := 2 * rounds(t)
+	engine := critest.Start(t)
+	c := harness.Up(t, "--set", "provider-local.runtime=cri="+engine.Endpoint)
+	c.Settle(time.Minute)
+	withoutWorkloads(t, c)
+	pods := watchPods(t, c)
+	running := figure{what: "pod: Create called → Running (`hello-pod`, containerd 1.6)", unit: "ms"}
+	gone := figure{what: "pod: Delete called → gone (`hello-pod`, containerd 1.6)", unit: "ms"}
+	for i := range n {
+		name := fmt.Sprintf("figure-%d", i)
+		start := time.Now()
+		createPod(t, c, name)
+		took := pods.until(t, name, func(p *schedulingv1.Pod) bool { return p.GetStatus().GetPhase() == "Running" }).Sub(
+			start)
+		if id := pods.last[name].GetStatus().GetContainerStatuses()[0].GetContainerId(); !strings.HasPrefix(id,
+			"containerd://") {
+			t.Fatalf("%s runs as %q", name, id)
+		}
+		if i > 1 { // the first pods of the nodes have the image brought to the runtime
+			running.addTime(took)
+		}
+		start = time.Now()
+		c.MustCLI("delete", "pod", name)
+		gone.addTime(pods.until(t, name, func(p *schedulingv1.Pod) bool { return p == nil }).Sub(start))
+	}
+	running.print()
+	gone.print()
 }
 
 // TestService measures how soon a service leads to a pod that became ready, and no more to one that is deleted.

@@ -46,7 +46,8 @@ type observation struct {
 	drain   *nodev1.Drain
 	task    *hookv1.HookTask
 	quorum  *etcdv1.Quorum
-	waits   string // what `windlass describe machine` says that it waits for
+	waits   string    // what `windlass describe machine` says that it waits for
+	asked   time.Time // when that command began
 }
 
 // sighting is a moment when it was first seen.
@@ -70,6 +71,7 @@ type chronicle struct {
 	samples     int             // of the quorum
 	unsafe      []string        // what was wrong with the quorum at some time
 	waits       []string        // in the order in which they were first seen
+	answers     []observation   // of `windlass describe machine`
 	seen        map[moment]sighting
 	fresh       []sighting
 }
@@ -97,10 +99,26 @@ func (c *chronicle) add(o observation) []sighting {
 		c.addTask(o)
 	case o.quorum != nil && !c.worker:
 		c.addQuorum(o)
-	case o.waits != "" && !strings.HasPrefix(o.waits, "nothing") && !slices.Contains(c.waits, o.waits):
-		c.waits = append(c.waits, o.waits)
+	case o.waits != "":
+		c.answers = append(c.answers, o)
+		if !strings.HasPrefix(o.waits, "nothing") && !slices.Contains(c.waits, o.waits) {
+			c.waits = append(c.waits, o.waits)
+		}
 	}
 	return c.fresh
+}
+
+// waitedFor says that `windlass describe machine` named a hook while the machine waited for it: between two moments. On
+// a busy host the command may have no time to answer in between; then there is nothing to check.
+func (c *chronicle) waitedFor(hook string, from, until moment) fact {
+	var said []string
+	for _, a := range c.answers {
+		if !a.asked.Before(c.seen[from].at) && !a.at.After(c.seen[until].at) {
+			said = append(said, a.waits)
+		}
+	}
+	return expect(len(said) == 0 || slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, hook) }),
+		"`windlass describe machine` waits for "+hook, "%q", said)
 }
 
 // saw notes a moment, unless it was noted before. of is the stored object that shows it, nil for none.

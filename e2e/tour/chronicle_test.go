@@ -177,3 +177,30 @@ func TestAChronicleFindsWhatIsNotAsTold(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatAMachineWaitsForIsHeldToTheTimeOfTheWait(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	says := func(asked, answered int, what string) observation {
+		return observation{asked: at(asked), at: at(answered), waits: what}
+	}
+	for name, tt := range map[string]struct {
+		answers []observation
+		want    bool
+	}{
+		"it is named":                     {[]observation{says(11, 12, "nothing"), says(13, 14, "hook x")}, true},
+		"it is not named":                 {[]observation{says(11, 12, "nothing"), says(13, 14, "hook y")}, false},
+		"no answer in that time":          {[]observation{says(9, 12, "nothing"), says(13, 21, "hook y")}, true},
+		"it is named only at other times": {[]observation{says(8, 9, "hook x"), says(11, 12, "nothing")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newChronicle("a", nil)
+			c.seen = map[moment]sighting{taskPending: {at: at(10)}, backupHookGone: {at: at(20)}}
+			for _, o := range tt.answers {
+				c.add(o)
+			}
+			if got := c.waitedFor("x", taskPending, backupHookGone).holds; got != tt.want {
+				t.Errorf("holds = %t, want %t", got, tt.want)
+			}
+		})
+	}
+}

@@ -44,6 +44,9 @@ func (t *tour) configure(ctx context.Context) error {
 		head)); err != nil {
 		return err
 	}
+	if err := t.refuseImpossible(ctx); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := t.remove(ctx, "configure-worker.yaml", "configure-master.yaml"); err != nil {
 		return err
@@ -61,6 +64,61 @@ func (t *tour) configure(ctx context.Context) error {
 			`node begins only when it has the permit to disrupt the quorum, of which there is one. What a machine configuration brought goes with it.`)
 	return t.check(expect(len(left) == 0, "no file and no service of the tour on any machine", "%s",
 		strings.Join(left, "; ")))
+}
+
+// refuseImpossible asks for a configuration that no machine can be given, and checks that no node is disturbed for it.
+func (t *tour) refuseImpossible(ctx context.Context) error {
+	now, err := t.configurations(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.configuredAs(ctx, now); err != nil {
+		return err
+	}
+	before, err := t.asked(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.apply(ctx, "configure-impossible.yaml"); err != nil {
+		return err
+	}
+	why := ""
+	if err := within(ctx, answers, "RenderDegraded of the pool worker", func(ctx context.Context) (bool, string, error) {
+		pools, err := t.cluster.listPools(ctx)
+		for _, p := range pools {
+			c := conditionIn(p.GetStatus().GetConditions(), "RenderDegraded")
+			if p.GetMetadata().GetName() == "worker" && c.GetStatus() == "True" {
+				why = c.GetMessage()
+			}
+		}
+		return why != "", fmt.Sprint(pools), err
+	}); err != nil {
+		return err
+	}
+	t.saw("%s", why)
+	after, err := t.asked(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.check(
+		expect(strings.Contains(why, `machine config "95-tour-impossible": spec.kernelArguments: `),
+			"the field and its machine config", "%s", why),
+		expect(maps.Equal(before, after), "no node asked for another configuration, none cordoned", "%v", after),
+	); err != nil {
+		return err
+	}
+	return t.remove(ctx, "configure-impossible.yaml")
+}
+
+// asked returns what each node is asked to have, and whether it is cordoned.
+func (t *tour) asked(ctx context.Context) (map[string]string, error) {
+	nodes, err := t.cluster.listNodes(ctx)
+	out := map[string]string{}
+	for _, n := range nodes {
+		out[n.GetMetadata().GetName()] = fmt.Sprint(
+			n.GetMetadata().GetAnnotations()["machineconfiguration.openshift.io/desiredConfig"], n.GetSpec().GetUnschedulable())
+	}
+	return out, err
 }
 
 // configurations returns the name of the configuration of each pool.

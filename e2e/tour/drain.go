@@ -169,8 +169,7 @@ func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *ma
 		r.backedUp(), w.never("tour-shop", 2), w.never("tour-vault", 1),
 		expect(len(stayed) == 0, strings.Join(left, ", ")+" gone", "%s are there", strings.Join(stayed, ", ")),
 		expect(!slices.Contains(nodesOf(slices.Concat(shop, vault)), c.old), "no pod on "+c.old, "there are"),
-		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
-			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+		c.waitedFor(backupHook, taskPending, backupHookGone),
 	}
 	facts = append(facts, c.inOrder(deletionAsked, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed,
 		taskCompleted,

@@ -23,6 +23,7 @@ const (
 type versions struct {
 	now, next     string
 	risky, unsure string // with a risk that is certain, and with one that cannot be judged
+	judged        string // with a risk that the cluster's own metrics decide
 }
 
 // versionsAfter returns the versions for a cluster at a version, which is three numbers: the next one is the example's,
@@ -37,8 +38,12 @@ func versionsAfter(now string) (versions, error) {
 		minor, v.next = 1, exampleVersion
 	}
 	v.risky, v.unsure = fmt.Sprintf("%d.%d.0", major, minor+1), fmt.Sprintf("%d.%d.0", major, minor+2)
+	v.judged = fmt.Sprintf("%d.%d.0", major, minor+3)
 	return v, nil
 }
+
+// bornInVersion1 is true of clusters whose first version was 1.x, as rules of public graphs ask it.
+const bornInVersion1 = `group(cluster_version{type="initial",version=~"1[.].*"}) or 0 * group(cluster_version)`
 
 // manifestsOf writes the manifests of the example as those of another version, and returns their directory.
 func (t *tour) manifestsOf(version string) (string, error) {
@@ -109,12 +114,17 @@ func (t *tour) graph(v versions, image, nextImage string) (string, error) {
 	}
 	raw, err := json.MarshalIndent(m{
 		"version": 1,
-		"nodes":   []m{node(v.now, image), node(v.next, nextImage), node(v.risky, other(1)), node(v.unsure, other(2))},
-		"edges":   [][2]int{{0, 1}},
+		"nodes": []m{
+			node(v.now, image), node(v.next, nextImage), node(v.risky, other(1)), node(v.unsure, other(2)),
+			node(v.judged, other(3)),
+		},
+		"edges": [][2]int{{0, 1}},
 		"conditionalEdges": []m{
 			risk(v.risky, "LedgerLosesCents", "Rounding is wrong everywhere.", m{"type": "Always"}),
 			risk(v.unsure, "BeaconTooSlow", "Beacons are late on slow disks.",
 				m{"type": "PromQL", "promql": m{"promql": "max(beacon_lag_seconds) > bool 1"}}),
+			risk(v.judged, "ArchiveFormatOfVersion1", "Archives that version 1 began cannot be opened.",
+				m{"type": "PromQL", "promql": m{"promql": bornInVersion1}}),
 		},
 	}, "", "  ")
 	if err != nil {

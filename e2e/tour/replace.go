@@ -256,10 +256,8 @@ func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error 
 		expect(len(c.unsafe) == 0 && c.samples > 0,
 			"never fewer healthy voters than a majority, and the new vote before the old one went", "%s",
 			strings.Join(c.unsafe, "; ")),
-		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }),
-			"`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
-		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
-			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+		c.waitedFor(quorumHook, deletionAsked, quorumHookGone),
+		c.waitedFor(backupHook, taskPending, backupHookGone),
 	}
 	if t.here() {
 		none, err := t.noProcessOf(ctx, c.old)

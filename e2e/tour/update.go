@@ -186,13 +186,23 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 		}
 	}
 	var status *updatev1.ClusterVersionStatus
-	err = within(ctx, answers, "update "+u.next+" recommended, two others not", func(ctx context.Context) (bool, string,
-		error,
-	) {
-		cv, err := u.cluster.version(ctx)
-		status = cv.GetStatus()
-		return len(status.GetAvailableUpdates()) == 1 && len(status.GetConditionalUpdates()) == 2, fmt.Sprint(status), err
-	})
+	err = within(ctx, answers, "update "+u.next+" recommended, three others not, and the queries of their risks evaluated",
+		func(ctx context.Context) (bool, string, error) {
+			cv, err := u.cluster.version(ctx)
+			status = cv.GetStatus()
+			evaluated := 0
+			for _, c := range status.GetConditionalUpdates() {
+				for _, r := range c.GetRisks() {
+					for _, o := range r.GetOutcomes() {
+						if o.GetAttempted() != nil {
+							evaluated++
+						}
+					}
+				}
+			}
+			return len(status.GetAvailableUpdates()) == 1 && len(status.GetConditionalUpdates()) == 3 && evaluated == 2,
+				fmt.Sprint(status), err
+		})
 	if err != nil {
 		return err
 	}
@@ -212,8 +222,11 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 			"%s", available),
 		expect(recommended[u.risky] == "False", u.risky+" with Recommended=False", "%v", recommended),
 		expect(recommended[u.unsure] == "Unknown", u.unsure+" with Recommended=Unknown", "%v", recommended),
+		expect(recommended[u.judged] == "False", u.judged+" with Recommended=False, by a metric of the cluster", "%v",
+			recommended),
 		mentions("windlass adm upgrade --include-not-recommended", out, "Recommended updates:", u.next, u.risky,
-			"Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow"))
+			"Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow",
+			"returns 0", u.judged, "Archives that version 1 began cannot be opened."))
 }
 
 // refuseTampered asks for the same release from a copy in which one byte is another.

@@ -167,9 +167,10 @@ func (w witness) describe(ctx context.Context, s shell, machine string) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
+		asked := time.Now()
 		out, err := s.output(ctx, "windlass", "describe", "machine", machine)
 		if m := waitsLine.FindStringSubmatch(out); err == nil && m != nil {
-			w.send(ctx, observation{waits: m[1]})
+			w.send(ctx, observation{waits: m[1], asked: asked})
 		}
 		select {
 		case <-ctx.Done():

@@ -38,9 +38,11 @@ type Tree struct {
 	base string // directory in which groups are made; empty: none can be made
 	name string // of this directory: of the group of its pools, and the beginning of the names of its other groups
 
-	unified     bool   // the unified hierarchy has the controllers
-	root        string // of the unified hierarchy, if it has the controllers: pools are below it
-	cpu, memory string // directories in hierarchies of version 1; empty where groups cannot be made
+	unified bool   // the unified hierarchy has the controllers cpu and memory
+	counts  bool   // it has the controller pids, too
+	root    string // of the unified hierarchy, if it has the controllers: pools are below it
+	// directories in hierarchies of version 1; empty where groups cannot be made
+	cpu, memory, pids string
 }
 
 // Group is the control group of one process. The zero Group is none.
@@ -88,18 +90,27 @@ func unifiedMount() (string, error) {
 
 // findMount returns where a file system of a type and with options is mounted; empty if it is not.
 func findMount(wanted func(fstype, options string) bool) (string, error) {
+	mounts, err := findMounts(wanted)
+	if err != nil || len(mounts) == 0 {
+		return "", err
+	}
+	return mounts[0], nil
+}
+
+// findMounts returns where all file systems of a type and with options are mounted.
+func findMounts(wanted func(fstype, options string) bool) (mounts []string, err error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for line := range strings.Lines(string(data)) { // 36 35 0:30 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
 		before, after, ok := strings.Cut(line, " - ")
 		fields, of := strings.Fields(before), strings.Fields(after)
 		if ok && len(fields) > 4 && fields[3] == "/" && len(of) > 2 && wanted(of[0], of[2]) {
-			return fields[4], nil
+			mounts = append(mounts, fields[4])
 		}
 	}
-	return "", nil
+	return mounts, nil
 }
 
 // pathOf returns the path of a process in the unified hierarchy.
@@ -138,7 +149,8 @@ type Pool struct {
 }
 
 // Make creates the group of the process with a mark, in a pool unless that has no name. Without usable groups it
-// returns none. Only a group in a pool has limits; an error means that they cannot be enforced.
+// returns none. Only a group in a pool has limits; an error means that they cannot be enforced. A limit of processes is
+// of the pool alone, and on a host without its controller it is no error: see CanLimitProcesses.
 func (t Tree) Make(pool Pool, mark string, limits Limits) (Group, error) {
 	bound := limits.Bound() || pool.Limits.Bound()
 	switch {
@@ -161,6 +173,10 @@ func (t Tree) Make(pool Pool, mark string, limits Limits) (Group, error) {
 		}
 		_ = removeAll(g.CPU, g.Memory)
 		g.Controllers = Controllers{}
+	}
+	if err := t.limitProcesses(&g, pool, mark); err != nil && !errors.Is(err, errNoPids) {
+		g.Discard()
+		return Group{}, err
 	}
 	return g, nil
 }
@@ -195,7 +211,7 @@ func Of(pid int, mark string) (Group, bool) {
 		return Group{}, false
 	}
 	g := Group{Path: filepath.Join(mount, path)}
-	for name, at := range map[string]*string{"cpu": &g.CPU, "memory": &g.Memory} {
+	for name, at := range map[string]*string{"cpu": &g.CPU, "memory": &g.Memory, "pids": &g.PIDs} {
 		mount, err := controllerMount(name)
 		if err != nil || mount == "" {
 			continue
@@ -245,7 +261,7 @@ func pidsIn(group string) (pids []int, err error) {
 }
 
 // Discard removes a group in which no process was started. If that fails, the next Sweep removes it.
-func (g Group) Discard() { _ = removeAll(g.Path, g.CPU, g.Memory) }
+func (g Group) Discard() { _ = removeAll(g.Path, g.CPU, g.Memory, g.PIDs) }
 
 // End kills every process of the group and removes it, and its pool if that is empty then; nil if it is gone. An error
 // means that a process may be left.
@@ -253,10 +269,11 @@ func (g Group) End() error {
 	if g.None() {
 		return nil
 	}
-	if err := errors.Join(end(g.Path), endController(g.CPU), endController(g.Memory)); err != nil {
+	err := errors.Join(end(g.Path), endController(g.CPU), endController(g.Memory), endController(g.PIDs))
+	if err != nil {
 		return err
 	}
-	for _, path := range []string{g.Path, g.CPU, g.Memory} {
+	for _, path := range []string{g.Path, g.CPU, g.Memory, g.PIDs} {
 		pool := filepath.Dir(path)
 		if pools := filepath.Dir(pool); strings.HasPrefix(filepath.Base(pools), namePrefix) && unix.Rmdir(pool) == nil {
 			_ = unix.Rmdir(pools) // fails if there is another pool
@@ -285,7 +302,7 @@ func (t Tree) End(pool string) error {
 
 // controllers returns the groups of version 1 that the pools are in.
 func (t Tree) controllers() (groups []string) {
-	for _, base := range []string{t.cpu, t.memory} {
+	for _, base := range []string{t.cpu, t.memory, t.pids} {
 		if base != "" {
 			groups = append(groups, filepath.Join(base, t.name))
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ type Limits struct {
 	Memory          int64 `json:"memory,omitempty"`          // at most, in bytes, without swap: more ends a process
 	MilliCPURequest int64 `json:"milliCPURequest,omitempty"` // its weight among the groups of its pool
 	MemoryRequest   int64 `json:"memoryRequest,omitempty"`   // not reclaimed first, in bytes
+	// At most, of a pool only: processes and their threads, also ended ones that their parent has not waited for. More
+	// cannot be started (EAGAIN). It is no bound: a pool runs without it on a host without its controller.
+	Processes int64 `json:"processes,omitempty"`
 }
 
 // Bound reports whether l has limits, not only requests.
@@ -31,6 +35,7 @@ func (l Limits) Bound() bool { return l.MilliCPU > 0 || l.Memory > 0 }
 type Controllers struct {
 	CPU    string `json:"cpu,omitempty"`
 	Memory string `json:"memory,omitempty"`
+	PIDs   string `json:"pids,omitempty"` // only if the pool has a limit of processes
 }
 
 const (
@@ -43,6 +48,8 @@ const (
 	maxShares    = 262_144
 	maxWeight    = 10_000
 	massOfCore   = 100
+	// The most that the kernel takes as a limit of processes: more do not exist. Source: PID_MAX_LIMIT of Linux.
+	maxProcesses = 4 << 20
 )
 
 // errNoControllers means that a host has no controllers that this process can use.
@@ -69,11 +76,11 @@ func (t *Tree) findControllers(mount string) {
 		probe := filepath.Join(mount, t.name+"-probe-"+strconv.Itoa(os.Getpid()))
 		if err := os.Mkdir(probe, 0o755); err == nil || errors.Is(err, fs.ErrExist) {
 			_ = os.Remove(probe)
-			t.unified, t.root = true, mount
+			t.unified, t.root, t.counts = true, mount, slices.Contains(strings.Fields(string(data)), "pids")
 		}
 		return
 	}
-	for name, at := range map[string]*string{"cpu": &t.cpu, "memory": &t.memory} {
+	for name, at := range map[string]*string{"cpu": &t.cpu, "memory": &t.memory, "pids": &t.pids} {
 		mount, err := controllerMount(name)
 		if err != nil || mount == "" {
 			continue
@@ -122,9 +129,18 @@ func controllerPath(pid, name string) (string, error) {
 	return "", fmt.Errorf("no hierarchy of %s", name)
 }
 
-// enable passes the controllers on to what is below the root of the unified hierarchy, and below each group on the way
-// to dir, which is made.
+// enable passes the controllers cpu and memory on to what is below the root of the unified hierarchy, and below each
+// group on the way to dir, which is made.
 func (t Tree) enable(dir string) error {
+	if err := t.pass("+cpu +memory", dir); err != nil {
+		return fmt.Errorf("%w: %w", errNoControllers, err)
+	}
+	return nil
+}
+
+// pass passes controllers on to what is below the root of the unified hierarchy, and below each group on the way to
+// dir, which is made.
+func (t Tree) pass(controllers, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -135,8 +151,8 @@ func (t Tree) enable(dir string) error {
 	at := t.root
 	for _, part := range append([]string{""}, strings.Split(rel, "/")...) {
 		at = filepath.Join(at, part)
-		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte("+cpu +memory"), 0); err != nil {
-			return fmt.Errorf("%w: %w", errNoControllers, err)
+		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(controllers), 0); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -263,7 +279,7 @@ func writeText(dir, file, text string) error {
 // Enter moves the calling thread into the groups of version 1, if there are any: a process that it starts then is in
 // them from the beginning. The thread must be none that does anything else, and not the first one of this process.
 func (g Group) Enter() error {
-	for _, dir := range []string{g.CPU, g.Memory} {
+	for _, dir := range []string{g.CPU, g.Memory, g.PIDs} {
 		if dir == "" {
 			continue
 		}
@@ -331,7 +347,7 @@ func kill(group string, pid int) {
 		return
 	}
 	defer unix.Close(fd)
-	for _, name := range []string{"cpu", "memory"} {
+	for _, name := range []string{"cpu", "memory", "pids"} {
 		if at, err := controllerPath(strconv.Itoa(pid), name); err == nil && at != "/" &&
 			strings.Contains(at+"/", "/"+filepath.Base(group)+"/") {
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)

@@ -20,8 +20,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
-// operand is the name under which an operator reports its own version.
-const operand = "operator"
+// Operand is the name under which an operator reports its own version.
+const Operand = "operator"
+
+// ReleaseAnnotation of the MachineConfigPool of the control plane is the version of the release at which its nodes are.
+// update-orchestrator writes it once it has seen that they are; node-configurator reports it as its version.
+const ReleaseAnnotation = "release.windlass.dev/version"
 
 const (
 	// lookEvery is how often the state of a service is read; nothing is written while it does not change.
@@ -44,8 +48,16 @@ type State struct {
 	Reason      string // one CamelCase word; empty means AsExpected
 	Message     string
 	Version     string // empty means the version of the program
+	// Objection is why the cluster should not go to another minor version; the zero Objection has none.
+	Objection Objection
 	// Further is one more condition, of the service's own; the zero Condition leaves what is there.
 	Further Condition
+}
+
+// Objection is what makes a service Upgradeable=False.
+type Objection struct {
+	Reason  string // one CamelCase word
+	Message string
 }
 
 // Condition is a condition of a service's own.
@@ -147,16 +159,17 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	for _, c := range []struct {
 		typ       string
 		is, cause bool
+		why       Objection
 	}{
-		{"Available", s.Available, healthy || !s.Available},
-		{"Progressing", s.Progressing, s.Progressing},
-		{"Degraded", s.Degraded, s.Degraded},
-		{"Upgradeable", true, false},
+		{"Available", s.Available, healthy || !s.Available, Objection{s.Reason, s.Message}},
+		{"Progressing", s.Progressing, s.Progressing, Objection{s.Reason, s.Message}},
+		{"Degraded", s.Degraded, s.Degraded, Objection{s.Reason, s.Message}},
+		{"Upgradeable", s.Objection == Objection{}, true, s.Objection},
 	} {
 		word := map[bool]string{true: "True", false: "False"}[c.is]
 		cond := Condition{Type: c.typ, Status: word, Reason: "AsExpected"}
 		if c.cause {
-			cond.Reason, cond.Message = cmp.Or(s.Reason, cond.Reason), s.Message
+			cond.Reason, cond.Message = cmp.Or(c.why.Reason, cond.Reason), c.why.Message
 		}
 		set(next, cond, now)
 	}
@@ -164,9 +177,9 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 		set(next, s.Further, now)
 	}
 	number := cmp.Or(s.Version, version.Number)
-	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == operand })
+	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == Operand })
 	if i < 0 {
-		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: operand, Version: number})
+		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: Operand, Version: number})
 	} else {
 		next.Versions[i].Version = number
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
@@ -189,7 +190,7 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 			condition("Available", "True", "AsExpected", 1000), condition("Progressing", "False", "AsExpected", 1000),
 			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: operand, Version: version.Number}},
+		Versions: []*updatev1.OperandVersion{{Name: Operand, Version: version.Number}},
 	}
 	if diff := cmp.Diff(want, first, protocmp.Transform()); diff != "" {
 		t.Errorf("a first status (-want +got)\n%s", diff)
@@ -209,7 +210,7 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 			condition("RecentBackup", "True", "Done", 500),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: operand, Version: "2.0.0"}},
+		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: Operand, Version: "2.0.0"}},
 	}
 	want.Conditions[1].Message = proto.String("to 2")
 	if diff := cmp.Diff(want, second, protocmp.Transform()); diff != "" {
@@ -249,5 +250,22 @@ func TestAReasonBelongsToWhatItCauses(t *testing.T) {
 				t.Errorf("conditions (-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAnObjectionIsUpgradeableFalse(t *testing.T) {
+	s := State{Available: true, Objection: Objection{Reason: "PoolPaused", Message: "pool infra is paused"}}
+	conditions := statusOf(nil, s, time.Unix(1000, 0)).GetConditions()
+	if c := object.FindCondition(conditions, "Upgradeable"); c.GetStatus() != "False" ||
+		c.GetReason() != "PoolPaused" || c.GetMessage() != "pool infra is paused" {
+		t.Errorf("Upgradeable is %v", c)
+	}
+	if c := object.FindCondition(conditions, "Available"); c.GetStatus() != "True" || c.GetReason() != "AsExpected" {
+		t.Errorf("Available is %v", c)
+	}
+	s.Objection = Objection{}
+	conditions = statusOf(nil, s, time.Unix(1000, 0)).GetConditions()
+	if c := object.FindCondition(conditions, "Upgradeable"); c.GetStatus() != "True" {
+		t.Errorf("Upgradeable is %v", c)
 	}
 }

@@ -139,6 +139,9 @@ func (e *Elector) campaign(ctx context.Context) (term, error) {
 func (e *Elector) try(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 	kv, _, err := e.get(ctx)
 	if err != nil {
+		if ctx.Err() == nil {
+			e.missed.Note(ctx, e.log, e.key, err)
+		}
 		return term{}, nil, err
 	}
 	if kv != nil && !e.ours(kv) {

@@ -19,6 +19,26 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// MkdirAll makes a directory, and those above it that are not there.
+func MkdirAll(dir string, perm os.FileMode) error {
+	parents := []string{filepath.Dir(dir)}
+	for parent := parents[0]; parent != filepath.Dir(parent); parent = filepath.Dir(parent) {
+		if _, err := os.Stat(parent); err == nil {
+			break
+		}
+		parents = append(parents, filepath.Dir(parent))
+	}
+	if err := os.MkdirAll(dir, perm); err != nil {
+		return err
+	}
+	for _, parent := range parents {
+		if err := syncDir(parent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Remove removes a file. When it returns nil, that is on the disk. A file that is not there is an error that wraps
 // fs.ErrNotExist.
 func Remove(path string) error {

@@ -29,6 +29,18 @@ func TestAFileIsReplacedAsAWhole(t *testing.T) {
 	if err := durable.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("again: %v, want that it does not exist", err)
 	}
+	below := filepath.Join(path, "a", "b")
+	for range 2 {
+		if err := durable.MkdirAll(below, 0o750); err != nil {
+			t.Error(err)
+		}
+	}
+	if info, err := os.Stat(below); err != nil || !info.IsDir() || info.Mode().Perm() != 0o750 {
+		t.Errorf("directory %v, %v", info, err)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
 	if err := durable.WriteFile(filepath.Join(path, "below"), nil, 0o600); err == nil {
 		t.Error("a file below a directory that is not there was written")
 	}

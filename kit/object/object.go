@@ -97,6 +97,10 @@ func OwnedBy(owner Object) *metav1.OwnerReference {
 	}
 }
 
+// AppliedPrefix begins the annotations that hold the fields of the document that was applied to an object last, so that
+// the next one removes what it lacks of them.
+const AppliedPrefix = "applied.windlass.dev/"
+
 // OrphanFinalizer keeps an object that is being deleted until its dependents are released.
 const OrphanFinalizer = "orphan"
 

@@ -16,3 +16,6 @@ func TrimLog(path string, keep int64) error { return trimLog(path, keep, punch) 
 func TrimLogWithoutHoles(path string, keep int64) error {
 	return trimLog(path, keep, func(*os.File, int64) error { return unix.EOPNOTSUPP })
 }
+
+// Digest is what a process's record and environment have of its spec.
+func Digest(spec Spec) string { return spec.digest() }

@@ -78,8 +78,9 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 		return cmd, rec.start(cmd, spec)
 	}
 	cmd, err := try()
-	// for example without clone3: it runs without a group, unless it has limits
-	if err != nil && rec.Cgroup != "" && !spec.bound() && !errors.Is(err, errIsolation) {
+	// for example without clone3: it runs without a group, unless it has limits, or its pool has as many as it may have
+	if err != nil && rec.Cgroup != "" && !spec.bound() && !errors.Is(err, errIsolation) &&
+		!errors.Is(err, ErrTooManyProcesses) {
 		rec.group().Discard()
 		rec.Cgroup, rec.Controllers = "", cgroup.Controllers{}
 		cmd, err = try()
@@ -133,12 +134,27 @@ func (r *record) startInside(cmd *exec.Cmd, user *User, enter func() (stage, err
 	}
 	defer group.Close()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
-	return start(cmd, user, func() (stage, error) {
+	err = start(cmd, user, func() (stage, error) {
 		if err := r.group().Enter(); err != nil {
 			return stage{}, fmt.Errorf("control group: %w", err)
 		}
 		return enter()
 	})
+	if errors.Is(err, unix.EAGAIN) && r.Pool != "" {
+		return r.tooMany(err)
+	}
+	return err
+}
+
+// tooMany says of an error why no process was started in the pool. The thread that starts one counts for that moment,
+// too, and the host may have no numbers left, so whether the pool is full is not seen from its present count.
+func (r *record) tooMany(err error) error {
+	n := r.group().ProcessLimit()
+	if n == 0 {
+		return fmt.Errorf("%w on this host: %w", ErrTooManyProcesses, err)
+	}
+	return fmt.Errorf("%w: the limit of %d processes and threads, or one of the host, is reached: %w",
+		ErrTooManyProcesses, n, err)
 }
 
 // join gives the calling thread, which must be locked and end soon, a copy of the mounts that the process was started

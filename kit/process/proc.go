@@ -94,7 +94,56 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	return filepath.Base(vars[markerName]), r, err
 }
 
-func environOf(pid int) ([]byte, error) { return os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) }
+// execLimit is how long a process that replaces its program is waited for: that takes microseconds, or as long as a
+// busy host keeps it from running.
+const execLimit = time.Second
+
+// environOf returns the environment of a process. While a process replaces its program, the kernel shows an empty one:
+// this waits until it is over. One that is over between two looks is seen by looking again.
+func environOf(pid int) ([]byte, error) {
+	looks := 0
+	for until := time.Now().Add(execLimit); ; {
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil || len(environ) > 0 || time.Now().After(until) {
+			return environ, err
+		}
+		switch programOf(pid) {
+		case noProgram:
+			return environ, nil
+		case newProgram:
+			time.Sleep(time.Millisecond / 2)
+		case program:
+			if looks++; looks == 5 {
+				return environ, nil // it has none
+			}
+		}
+	}
+}
+
+type programState int
+
+const (
+	noProgram  programState = iota // a thread of the kernel, or a process that has ended
+	newProgram                     // it is being replaced
+	program
+)
+
+// programOf returns how far the program of a process is. Source: proc(5), fields 9 (flags) and 51 (env_end) of stat,
+// and environ_read of Linux.
+func programOf(pid int) programState {
+	const flags, envEnd, kernelThread = 6, 48, 0x00200000
+	fields, err := statFields(pid)
+	if err != nil || len(fields) <= envEnd || fields[0] == "Z" || fields[0] == "X" {
+		return noProgram
+	}
+	if f, err := strconv.ParseUint(fields[flags], 10, 64); err != nil || f&kernelThread != 0 {
+		return noProgram
+	}
+	if fields[envEnd] == "0" {
+		return newProgram
+	}
+	return program
+}
 
 // here returns a record with the boot and the pid namespace of this process.
 func here() (record, error) {
@@ -124,21 +173,27 @@ type stat struct {
 
 // readStat returns ErrNoProcess for a pid that is free or belongs to a zombie.
 func readStat(pid int) (stat, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return stat{}, ErrNoProcess
-	}
+	fields, err := statFields(pid)
 	if err != nil {
 		return stat{}, err
 	}
-	return parseStat(string(data))
+	return parseStat(fields)
 }
 
-// parseStat counts fields from the last parenthesis: the command before it may contain anything.
-func parseStat(line string) (stat, error) {
+// statFields returns the fields of a process from its state on. The command before it may contain anything, so they
+// follow the last parenthesis.
+func statFields(pid int) ([]string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, ErrNoProcess
+	}
+	line := string(data)
+	return strings.Fields(line[strings.LastIndexByte(line, ')')+1:]), err
+}
+
+func parseStat(fields []string) (stat, error) {
 	// the field numbers of proc(5), minus 3: they count from 1, and pid and command are skipped
 	const state, parent, session, threads, startTime = 0, 1, 3, 17, 19
-	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
 	}

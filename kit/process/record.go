@@ -96,7 +96,8 @@ func (r record) runs(spec Spec) bool {
 }
 
 // digest returns a hash that differs for specs that are different processes. What only says how a process is isolated
-// is not a part: an earlier version, which does not know that, takes the process over, too.
+// is not a part, nor the limit of processes: an earlier version, which does not know that, takes the process over, too,
+// and the process of an earlier version is taken over.
 func (spec Spec) digest() string {
 	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}
 	if spec.Stdout != "" {
@@ -117,6 +118,7 @@ func (spec Spec) digest() string {
 	if spec.Pool != "" {
 		what = append(what, "pool", spec.Pool)
 	}
+	spec.PoolLimits.Processes = 0
 	if spec.Limits != (cgroup.Limits{}) || spec.PoolLimits != (cgroup.Limits{}) {
 		what = append(what, spec.Limits, spec.PoolLimits)
 	}

@@ -132,30 +132,40 @@ func (r *Root) system(root int, user *User) error {
 	return nil
 }
 
-// bind shows a file or directory at its place. It is opened as the user of the place, who gets nothing that could not
-// be reached anyway, and wherever links lead, it stays below m.From if m has Sub.
+// bind shows a file or directory at its place.
 func (m Mount) bind(in place) error {
-	source, err := m.open(in.user)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(source)
-	var st unix.Stat_t
-	if err := unix.Fstat(source, &st); err != nil {
-		return err
-	}
-	copied, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|
-		unix.AT_RECURSIVE)
+	copied, dir, err := m.copy(in.user)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(copied)
-	if err := restrict(copied, m.ReadOnly, unix.AT_RECURSIVE); err != nil {
-		return err
-	}
-	return in.with(m.To, st.Mode&unix.S_IFMT == unix.S_IFDIR, func(at int) error {
+	return in.with(m.To, dir, func(at int) error {
 		return unix.MoveMount(copied, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 	})
+}
+
+// copy returns what is to be shown as a mount that is nowhere yet. It is opened as a user, who gets nothing that could
+// not be reached anyway, and wherever links lead, it stays below m.From if m has Sub.
+func (m Mount) copy(user *User) (fd int, dir bool, err error) {
+	source, err := m.open(user)
+	if err != nil {
+		return -1, false, err
+	}
+	defer unix.Close(source)
+	var st unix.Stat_t
+	if err := unix.Fstat(source, &st); err != nil {
+		return -1, false, err
+	}
+	fd, err = unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|
+		unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, false, err
+	}
+	if err := restrict(fd, m.ReadOnly, unix.AT_RECURSIVE); err != nil {
+		unix.Close(fd)
+		return -1, false, err
+	}
+	return fd, st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
 }
 
 // open opens what is to be shown.
@@ -176,10 +186,14 @@ func (m Mount) open(user *User) (fd int, err error) {
 	return fd, err
 }
 
-// as calls f while the calling thread, which ends soon, accesses files as a user; nil: as its own.
+// as calls f while the calling thread, which ends soon, accesses files as a user; nil: as its own. The thread is in no
+// supplementary groups then, and stays so: a shell of root may be in some.
 func as(user *User, f func() error) error {
 	if user == nil {
 		return f()
+	}
+	if err := unix.Setgroups(nil); err != nil {
+		return fmt.Errorf("supplementary groups: %w", err)
 	}
 	if err := asUser(*user); err != nil {
 		return err

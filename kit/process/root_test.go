@@ -336,7 +336,7 @@ func BenchmarkStart(b *testing.B) {
 			dir := b.TempDir()
 			s, _ := supervisor(b, dir)
 			sp := inRoot(b, dir, "exec /bin/sleep 1000", change)
-			sp.Pool = "bench"
+			sp.Pool, sp.PoolLimits.Processes = "bench", 4096
 			sp.Name = "bench.worker"
 			var started time.Duration
 			for b.Loop() {

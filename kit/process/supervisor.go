@@ -40,13 +40,16 @@ var (
 	ErrNotRunning = errors.New("supervisor is not running")
 	// ErrNoProcess means that no process of that name runs.
 	ErrNoProcess = errors.New("no such process")
+	// ErrTooManyProcesses means that a process was not started since its pool has as many as it may have, or the host has.
+	ErrTooManyProcesses = errors.New("too many processes")
 )
 
 // defaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
 const defaultGrace = 10 * time.Second
 
 // Spec describes a process. Specs that differ in any field are different processes, except Grace, FinalExits, Once,
-// Wrapper, Changed, and what only says how it is isolated: Root, Mounts, Confined, and User.Inside.
+// Wrapper, Changed, PoolLimits.Processes, and what only says how it is isolated: Root, Mounts, Confined, and
+// User.Inside.
 type Spec struct {
 	// file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
 	Name string
@@ -93,7 +96,9 @@ type Spec struct {
 	Pool string `json:",omitempty"`
 	// Limits are what the process and all that it starts may use, PoolLimits what all processes of the pool may use. A
 	// process is not started where its limits cannot be enforced: see CanLimit. Requests are in force where limits can be.
-	// Both require Pool.
+	// Both require Pool. PoolLimits.Processes is in force where CanLimitProcesses says so, and is no reason against a
+	// start: a process beyond it is not started, nor a command of StartBeside, with ErrTooManyProcesses. It counts all of
+	// the pool that was started with it, and becomes that of the last start. Limits.Processes must be 0.
 	Limits     cgroup.Limits `json:",omitzero"`
 	PoolLimits cgroup.Limits `json:",omitzero"`
 	// Wrapper means that the process starts one child, its main process, and ends when that ends: SIGTERM is for the child
@@ -405,6 +410,18 @@ func (s *Supervisor) CanLimit() error {
 	return ss.cgroups.CanLimit()
 }
 
+// CanLimitProcesses returns why pools have no limit of processes on this host, whatever PoolLimits say; nil if they
+// have.
+func (s *Supervisor) CanLimitProcesses() error {
+	s.mu.Lock()
+	ss := s.session
+	s.mu.Unlock()
+	if ss == nil {
+		return ErrNotRunning
+	}
+	return ss.cgroups.CanLimitProcesses()
+}
+
 // EndPool kills what still runs of a pool whose processes were all stopped. An error means that something may be left.
 func (s *Supervisor) EndPool(pool string) error {
 	if err := validName(pool); err != nil {
@@ -502,6 +519,9 @@ func (spec Spec) validate() error {
 	}
 	if spec.Pool == "" && (spec.Limits != cgroup.Limits{} || spec.PoolLimits != cgroup.Limits{}) {
 		return fmt.Errorf("process %q: limits without a pool", spec.Name)
+	}
+	if spec.Limits.Processes != 0 || spec.PoolLimits.Processes < 0 {
+		return fmt.Errorf("process %q: a limit of processes is of a pool, and 1 or more", spec.Name)
 	}
 	if spec.Pool != "" && (validName(spec.Pool) != nil || !strings.HasPrefix(spec.Name, spec.Pool+".")) {
 		return fmt.Errorf("process %q: its name does not begin with its pool %q and a dot", spec.Name, spec.Pool)

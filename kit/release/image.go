@@ -9,17 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/windlass-dev/windlass/kit/registry"
 )
 
 // Errors of Open.
@@ -28,37 +28,55 @@ var (
 	errNoDigest = errors.New("the image must be named by its digest, as in name@sha256:…")
 )
 
-// Image is a release image that was found; its manifest and configuration match their digests. Its
-// layers are checked when they are read.
+// Image is a release image that was found; its manifest and configuration match their digests, as does the index that
+// led to it. Its layers are checked when they are read.
 type Image struct {
 	Reference string    // as it was asked for
-	Digest    string    // sha256:<hex>
+	Digest    string    // sha256:<hex> of what the reference names: the image, or an index of images
 	Created   time.Time // UTC; zero if the image does not say
 	image     v1.Image
+	index     []byte                 // that has led to the image; nil without one
+	elsewhere func() (*Image, error) // the same image from the next place that may have it; nil without one
+}
+
+// Places are where release images are looked for.
+type Places struct {
+	Layouts    []string // OCI layouts, for images that are named by their digest; the first one first
+	Registries registry.Access
 }
 
 // Open finds an image. ref is one of
 //
 //	oci:<directory>                an OCI layout with one image
 //	oci:<directory>@sha256:<hex>   one image of an OCI layout
-//	<name>@sha256:<hex>            looked up by its digest in the OCI layouts at stores in order, then in the registry if
+//	<name>@sha256:<hex>            looked up by its digest in the layouts in order, then in the registry if
 //	                               the name begins with the host of one
 //	<host>/<name>:<tag>            at the registry
 //
-// ctx bounds what is read from a registry, also in Load. An image that is nowhere is ErrNotFound.
-func Open(ctx context.Context, ref string, stores []string) (*Image, error) {
-	image, digest, err := find(ctx, ref, stores)
+// A registry is asked after its mirrors.
+//
+// Where the reference leads to an index, the image is the one for linux and this machine's architecture. ctx bounds
+// what is read from a registry, also in Load. An image that is nowhere is ErrNotFound.
+func Open(ctx context.Context, ref string, in Places) (*Image, error) {
+	image, err := find(ctx, ref, in)
 	if err != nil {
 		return nil, fmt.Errorf("release image %s: %w", ref, err)
 	}
-	created, err := compareDigests(image, digest)
-	if err != nil {
-		return nil, fmt.Errorf("release image %s: %w", ref, err)
-	}
-	return &Image{Reference: ref, Digest: digest.String(), Created: created, image: image}, nil
+	image.Reference = ref
+	return image, nil
 }
 
-func find(ctx context.Context, ref string, stores []string) (v1.Image, v1.Hash, error) {
+// newImage returns an image when its digests were compared with what they are. named is that of the image or of an
+// index.
+func newImage(named, manifest v1.Hash, image v1.Image) (*Image, error) {
+	created, err := compareDigests(image, manifest)
+	if err != nil {
+		return nil, err
+	}
+	return &Image{Digest: named.String(), Created: created, image: image}, nil
+}
+
+func find(ctx context.Context, ref string, in Places) (*Image, error) {
 	if dir, ok := strings.CutPrefix(ref, "oci:"); ok {
 		return ofLayout(dir)
 	}
@@ -66,22 +84,22 @@ func find(ctx context.Context, ref string, stores []string) (v1.Image, v1.Hash, 
 	if byDigest {
 		digest, err := v1.NewHash(hex)
 		if err != nil {
-			return nil, digest, fmt.Errorf("%w: %w", errNoDigest, err)
+			return nil, fmt.Errorf("%w: %w", errNoDigest, err)
 		}
-		for _, dir := range stores {
-			image, err := inLayout(dir, digest)
+		for _, dir := range in.Layouts {
+			f, err := inLayout(dir, digest)
 			if !errors.Is(err, errNotFound) {
-				return image, digest, err
+				return f, err
 			}
 		}
 	}
 	switch {
 	case hasHost(repository):
-		return pull(ctx, ref)
+		return pull(ctx, ref, in.Registries)
 	case byDigest:
-		return nil, v1.Hash{}, fmt.Errorf("%w in %s", errNotFound, orNone(stores))
+		return nil, fmt.Errorf("%w in %s", errNotFound, orNone(in.Layouts))
 	}
-	return nil, v1.Hash{}, errNoDigest
+	return nil, errNoDigest
 }
 
 func orNone(stores []string) string {
@@ -92,25 +110,23 @@ func orNone(stores []string) string {
 }
 
 // ofLayout reads what follows "oci:".
-func ofLayout(ref string) (v1.Image, v1.Hash, error) {
+func ofLayout(ref string) (*Image, error) {
 	if i := strings.LastIndex(ref, "@sha256:"); i >= 0 {
 		digest, err := v1.NewHash(ref[i+1:])
 		if err != nil {
-			return nil, digest, err
+			return nil, err
 		}
-		image, err := inLayout(ref[:i], digest)
-		return image, digest, err
+		return inLayout(ref[:i], digest)
 	}
 	descriptors, err := descriptorsOf(ref)
 	if err != nil {
-		return nil, v1.Hash{}, err
+		return nil, err
 	}
 	if len(descriptors) != 1 {
-		return nil, v1.Hash{}, fmt.Errorf("%s holds %d images: name one by its digest, as in oci:%s@sha256:…", ref,
+		return nil, fmt.Errorf("%s holds %d images: name one by its digest, as in oci:%s@sha256:…", ref,
 			len(descriptors), ref)
 	}
-	image, err := inLayout(ref, descriptors[0].Digest)
-	return image, descriptors[0].Digest, err
+	return inLayout(ref, descriptors[0].Digest)
 }
 
 // descriptorsOf returns what the index of an OCI layout lists. A directory that is none is ErrNotFound.
@@ -129,25 +145,100 @@ func descriptorsOf(dir string) ([]v1.Descriptor, error) {
 	return list.Manifests, nil
 }
 
-func inLayout(dir string, digest v1.Hash) (v1.Image, error) {
+func inLayout(dir string, digest v1.Hash) (*Image, error) {
 	descriptors, err := descriptorsOf(dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range descriptors {
-		if d.Digest != digest {
-			continue
-		}
-		if d.MediaType != types.OCIManifestSchema1 && d.MediaType != types.DockerManifestSchema2 {
-			return nil, fmt.Errorf("%s in %s is of type %s, not an image", digest, dir, d.MediaType)
-		}
-		image, err := layout.Path(dir).Image(digest)
-		if err != nil {
-			return nil, fmt.Errorf("OCI layout %s: %w", dir, err)
-		}
-		return image, nil
+	i := slices.IndexFunc(descriptors, func(d v1.Descriptor) bool { return d.Digest == digest })
+	if i < 0 {
+		return nil, fmt.Errorf("%w in %s", errNotFound, filepath.Clean(dir))
 	}
-	return nil, fmt.Errorf("%w in %s", errNotFound, filepath.Clean(dir))
+	image, err := listed(dir, descriptors[i])
+	if err != nil {
+		return nil, fmt.Errorf("OCI layout %s: %w", dir, err)
+	}
+	return image, nil
+}
+
+// listed reads what the index of an OCI layout lists.
+func listed(dir string, d v1.Descriptor) (*Image, error) {
+	top, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case d.MediaType.IsImage():
+		image, err := top.Image(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return newImage(d.Digest, d.Digest, image)
+	case d.MediaType.IsIndex():
+		index, err := top.ImageIndex(d.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return ofIndex(index, d.Digest)
+	}
+	return nil, fmt.Errorf("%s is of type %s, neither an image nor an index", d.Digest, d.MediaType)
+}
+
+// ofIndex returns the image of an index that is for this machine. It compares the index with its digest: what is signed
+// is the index, so that each of its images is good by that signature.
+func ofIndex(index index, digest v1.Hash) (*Image, error) {
+	raw, err := index.RawManifest()
+	if err != nil {
+		return nil, absent(err, "index")
+	}
+	if err := sameDigest("index", raw, digest); err != nil {
+		return nil, err
+	}
+	list, err := v1.ParseIndexManifest(bytes.NewReader(raw))
+	if err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	d, err := pick(list.Manifests, runtime.GOARCH)
+	if err != nil {
+		return nil, fmt.Errorf("index %s: %w", digest, err)
+	}
+	image, err := index.Image(d.Digest)
+	if err != nil {
+		return nil, absent(err, "manifest")
+	}
+	found, err := newImage(digest, d.Digest, image)
+	if err != nil {
+		return nil, err
+	}
+	found.index = raw
+	return found, nil
+}
+
+// index is an index of images.
+type index interface {
+	RawManifest() ([]byte, error)
+	Image(digest v1.Hash) (v1.Image, error)
+}
+
+// pick returns the image for linux, which releases are made for wherever they are read, and an architecture.
+func pick(list []v1.Descriptor, arch string) (v1.Descriptor, error) {
+	const system = "linux"
+	var there []string
+	for _, d := range list {
+		switch p := d.Platform; {
+		case !d.MediaType.IsImage():
+		case p == nil:
+			there = append(there, "one for an unnamed platform")
+		case p.OS == system && p.Architecture == arch:
+			return d, nil
+		default:
+			there = append(there, p.String())
+		}
+	}
+	if len(there) == 0 {
+		there = []string{"none"}
+	}
+	return v1.Descriptor{}, fmt.Errorf("no image for %s/%s: it has %s", system, arch, strings.Join(there, ", "))
 }
 
 // hasHost reports whether the name of an image begins with a registry, as in localhost/x, example.com/x or host:5000/x.
@@ -156,26 +247,66 @@ func hasHost(repository string) bool {
 	return ok && (host == "localhost" || strings.ContainsAny(host, ".:"))
 }
 
-// silence is how long a registry may take to begin an answer.
-const silence = 30 * time.Second
-
-func pull(ctx context.Context, ref string) (v1.Image, v1.Hash, error) {
+// pull asks one place after the other for an image.
+func pull(ctx context.Context, ref string, access registry.Access) (*Image, error) {
 	parsed, err := name.ParseReference(ref, name.StrictValidation)
 	if err != nil {
-		return nil, v1.Hash{}, err
+		return nil, err
 	}
-	client := http.DefaultTransport.(*http.Transport).Clone()
-	client.ResponseHeaderTimeout = silence
-	image, err := remote.Image(parsed, remote.WithContext(ctx), remote.WithTransport(client))
-	var refused *transport.Error
-	if errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound {
-		return nil, v1.Hash{}, fmt.Errorf("%w: %w", errNotFound, err)
-	}
+	sources, err := access.Sources(parsed)
 	if err != nil {
-		return nil, v1.Hash{}, err
+		return nil, err
 	}
-	digest, err := image.Digest()
-	return image, digest, err
+	return first(ctx, sources, "")
+}
+
+// first returns the image of the first of the sources that has it; want is its digest, empty if that is not known. It
+// is not found only if all say so.
+func first(ctx context.Context, sources []registry.Source, want string) (*Image, error) {
+	var failed []error
+	missing := 0
+	for i, s := range sources {
+		image, err := fetch(ctx, s)
+		if err == nil && want != "" && image.Digest != want {
+			err = fmt.Errorf("it has digest %s, not %s", image.Digest, want)
+		}
+		switch {
+		case err == nil:
+			if rest := sources[i+1:]; len(rest) > 0 {
+				image.elsewhere = func() (*Image, error) { return first(ctx, rest, image.Digest) }
+			}
+			return image, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case registry.IsNotFound(err):
+			missing++
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", s.Host, err))
+	}
+	if missing == len(sources) {
+		return nil, fmt.Errorf("%w: %w", errNotFound, errors.Join(failed...))
+	}
+	return nil, errors.Join(failed...)
+}
+
+func fetch(ctx context.Context, s registry.Source) (*Image, error) {
+	named, end, err := s.Get(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, end)
+	if named.MediaType.IsIndex() {
+		index, err := named.ImageIndex()
+		if err != nil {
+			return nil, err
+		}
+		return ofIndex(index, named.Digest)
+	}
+	image, err := named.Image()
+	if err != nil {
+		return nil, err
+	}
+	return newImage(named.Digest, named.Digest, image)
 }
 
 // compareDigests compares the digests of an image's manifest and configuration with what they are, and returns when the
@@ -191,6 +322,9 @@ func compareDigests(image v1.Image, digest v1.Hash) (time.Time, error) {
 	manifest, err := image.Manifest()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("manifest: %w", err)
+	}
+	if size := manifest.Config.Size; size < 0 || size > maxConfig {
+		return time.Time{}, fmt.Errorf("its configuration has %d bytes: it must have between 0 and %d", size, maxConfig)
 	}
 	raw, err = image.RawConfigFile()
 	if err != nil {

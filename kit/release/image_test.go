@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -86,7 +87,8 @@ func TestNewIsReadBack(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "images")
 	digest, err := New(store, b)
 	check(t, err)
-	image, err := Open(t.Context(), "example.com/release@"+digest, []string{filepath.Join(t.TempDir(), "none"), store})
+	image, err := Open(t.Context(), "example.com/release@"+digest,
+		Places{Layouts: []string{filepath.Join(t.TempDir(), "none"), store}})
 	check(t, err)
 	p, err := Load(image)
 	check(t, err)
@@ -141,10 +143,10 @@ func TestNewGivesTheSameDigestForTheSameInput(t *testing.T) {
 	if digest, err := New(store, other); err != nil || digest == first {
 		t.Errorf("another version has digest %s: %v", digest, err)
 	}
-	if _, err := Open(t.Context(), "oci:"+store+"@"+first, nil); err != nil {
+	if _, err := Open(t.Context(), "oci:"+store+"@"+first, Places{}); err != nil {
 		t.Error("the first image is gone:", err)
 	}
-	_, err = Open(t.Context(), "oci:"+store, nil)
+	_, err = Open(t.Context(), "oci:"+store, Places{})
 	says(t, err, "holds 2 images: name one by its digest")
 }
 
@@ -157,7 +159,7 @@ func TestNewTakesTheImagesOfTheDirectory(t *testing.T) {
 	store := t.TempDir()
 	_, err := New(store, b)
 	check(t, err)
-	image, err := Open(t.Context(), "oci:"+store, nil)
+	image, err := Open(t.Context(), "oci:"+store, Places{})
 	check(t, err)
 	p, err := Load(image)
 	check(t, err)
@@ -239,14 +241,14 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := Open(t.Context(), tt.ref, []string{store})
+			_, err := Open(t.Context(), tt.ref, Places{Layouts: []string{store}})
 			says(t, err, tt.want)
 			if errors.Is(err, errNotFound) != tt.notFound {
 				t.Errorf("%v: is ErrNotFound: %v", err, !tt.notFound)
 			}
 		})
 	}
-	_, err = Open(t.Context(), "release@"+sha, nil)
+	_, err = Open(t.Context(), "release@"+sha, Places{})
 	says(t, err, "none is configured")
 }
 
@@ -272,7 +274,7 @@ func TestWhatWasChangedIsRefused(t *testing.T) {
 			"missing": func() { check(t, os.Remove(blob)) },
 		} {
 			change()
-			image, err := Open(t.Context(), "release@"+digest, []string{store})
+			image, err := Open(t.Context(), "release@"+digest, Places{Layouts: []string{store}})
 			if err == nil {
 				_, err = Load(image)
 			}
@@ -337,7 +339,7 @@ func loaded(t testing.TB, image v1.Image) (*Payload, error) {
 	l, err := layout.Write(dir, empty.Index)
 	check(t, err)
 	check(t, l.AppendImage(image))
-	found, err := Open(t.Context(), "oci:"+dir, nil)
+	found, err := Open(t.Context(), "oci:"+dir, Places{})
 	check(t, err)
 	return Load(found)
 }
@@ -393,6 +395,106 @@ func TestLoadForgetsFoldersThatALayerTakesAway(t *testing.T) {
 		}
 	}
 }
+
+// TestAWhiteoutIsForTheLayersBelow holds that it leaves alone what its own layer has, wherever it is in the layer.
+// Source: the OCI image specification, "Whiteouts".
+func TestAWhiteoutIsForTheLayersBelow(t *testing.T) {
+	below := append(heads(), put{name: "release-manifests/a.yaml", content: object("below")},
+		put{name: "release-manifests/b.yaml", content: object("below")})
+	for _, tt := range []struct {
+		marker string
+		want   []string
+	}{
+		{"release-manifests/.wh.a.yaml", []string{"a.yaml above", "b.yaml below"}},
+		{"release-manifests/.wh..wh..opq", []string{"a.yaml above"}},
+		{".wh.release-manifests", []string{"a.yaml above"}},
+		{".wh..wh..opq", []string{"a.yaml above"}},
+	} {
+		marker, file := put{name: tt.marker}, put{name: "release-manifests/a.yaml", content: object("above")}
+		for _, above := range [][]put{{marker, file}, {file, marker}} {
+			p, err := loaded(t, imageOf(t, below, append(heads(), above...)))
+			check(t, err)
+			var got []string
+			for _, m := range p.Manifests {
+				got = append(got, m.File+" "+m.Name)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("%s, then %s (-want +got):\n%s", above[0].name, above[1].name, diff)
+			}
+		}
+	}
+	_, err := loaded(t, imageOf(t, heads(), []put{{name: "release-manifests/.wh.release-metadata"}}))
+	says(t, err, "it is no release: release-manifests/release-metadata is missing")
+}
+
+// TestWhatIsReadOfAnImageIsBounded has small bounds, and images that are just within and just beyond each.
+func TestWhatIsReadOfAnImageIsBounded(t *testing.T) {
+	plain := func(raw []byte) v1.Layer { return static.NewLayer(raw, types.OCIUncompressedLayer) }
+	three := archive(t, []put{{name: "a"}, {name: "b"}, {name: "c", content: strings.Repeat("c", 5000)}})
+	size := int64(len(three))
+	longer := append(bytes.Clone(three), make([]byte, 1000)...)
+	for _, tt := range []struct {
+		name   string
+		layers []v1.Layer
+		most   limits
+		want   string
+	}{
+		{"what is within", []v1.Layer{plain(three), plain(three)}, limits{2, 6, 2 * size, 2 * size}, ""},
+		{"layers", []v1.Layer{plain(three), plain(three)}, limits{1, 6, 2 * size, 2 * size}, "it has 2 layers, more than 1"},
+		{
+			"entries of all layers together",
+			[]v1.Layer{plain(three), plain(three)},
+			limits{2, 5, 2 * size, 2 * size},
+			`layer 1: file "c": all layers together have more than 5 entries`,
+		},
+		{
+			"bytes that the manifest says",
+			[]v1.Layer{plain(three), plain(three)},
+			limits{2, 6, 2*size - 1, 2 * size},
+			fmt.Sprintf("its layers have more than %d bytes, as they are packed", 2*size-1),
+		},
+		{
+			"bytes that the manifest does not say",
+			[]v1.Layer{understated{plain(three)}},
+			limits{1, 3, size - 1, size},
+			fmt.Sprintf("layer 0: its layers have more than %d bytes, as they are packed", size-1),
+		},
+		{
+			"bytes of all layers together",
+			[]v1.Layer{plain(three), plain(three)},
+			limits{2, 6, 2 * size, 2*size - 1},
+			fmt.Sprintf("layer 1: its layers have more than %d bytes, unpacked", 2*size-1),
+		},
+		{
+			"bytes that follow an archive",
+			[]v1.Layer{static.NewLayer(packed(t, longer), types.OCILayer)},
+			limits{1, 3, size, size},
+			fmt.Sprintf("layer 0: its layers have more than %d bytes, unpacked", size),
+		},
+		{
+			"bytes that follow an archive that is not packed",
+			[]v1.Layer{understated{plain(longer)}},
+			limits{1, 3, size, 2 * size},
+			fmt.Sprintf("layer 0: its layers have more than %d bytes, as they are packed", size),
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			image, err := mutate.AppendLayers(empty.Image, tt.layers...)
+			check(t, err)
+			_, err = readLayers(image, tt.most)
+			if tt.want == "" {
+				check(t, err)
+			} else {
+				says(t, err, tt.want)
+			}
+		})
+	}
+}
+
+// understated is a layer that its manifest says to have one byte.
+type understated struct{ v1.Layer }
+
+func (understated) Size() (int64, error) { return 1, nil }
 
 func TestLoadRefuses(t *testing.T) {
 	tests := map[string]struct {
@@ -456,6 +558,12 @@ func TestLoadRefuses(t *testing.T) {
 			[]put{{name: "release-manifests/image-references", content: `{"kind":"List"}`}},
 			`image-references: unrecognized kind "List"`,
 		},
+		"a job that may be removed before its end is seen": {
+			[]put{{
+				name:    "release-manifests/0000_10_a_job.yaml",
+				content: `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a"},"spec":{"ttlSecondsAfterFinished":0}}`,
+			}}, `Job "a": spec.ttlSecondsAfterFinished must be 60 or more`,
+		},
 		"a reference to nothing": {
 			[]put{
 				{
@@ -463,10 +571,6 @@ func TestLoadRefuses(t *testing.T) {
 					content: `{"kind":"ImageStream","metadata":{"name":"1.1.0"},"spec":{"tags":[{"name":"a"}]}}`,
 				},
 			}, "image-references: spec.tags[0] must have a name and from.name",
-		},
-		"no metadata": {
-			[]put{{name: "release-manifests/.wh.release-metadata"}},
-			"it is no release: release-manifests/release-metadata is missing",
 		},
 	}
 	for name, tt := range tests {
@@ -486,12 +590,12 @@ func TestLoadNamesEveryBrokenManifest(t *testing.T) {
 }
 
 func TestLoadRefusesTooManyFiles(t *testing.T) {
-	tr := &tree{files: map[string][]byte{}}
+	tr := newTree(limits{})
 	for i := range maxFiles {
 		check(t, tr.put(fmt.Sprint(i), nil))
 	}
 	says(t, tr.put("one more", nil), "there are more than 10000 files")
-	tr = &tree{files: map[string][]byte{}}
+	tr = newTree(limits{})
 	big := make([]byte, maxContent/2)
 	check(t, tr.put("a", big))
 	check(t, tr.put("a", big)) // again: the old one goes
@@ -515,7 +619,7 @@ func TestLoadKeepsTheOrderOfARealRelease(t *testing.T) {
 	store := t.TempDir()
 	_, err = New(store, build(t, files))
 	check(t, err)
-	image, err := Open(t.Context(), "oci:"+store, nil)
+	image, err := Open(t.Context(), "oci:"+store, Places{})
 	check(t, err)
 	p, err := Load(image)
 	check(t, err)
@@ -540,7 +644,7 @@ func TestOpenAsksARegistry(t *testing.T) {
 	digest, err := image.Digest()
 	check(t, err)
 	for _, ref := range []string{repository + "@" + digest.String(), repository + ":1.1.0"} {
-		found, err := Open(t.Context(), ref, nil)
+		found, err := Open(t.Context(), ref, Places{})
 		check(t, err)
 		p, err := Load(found)
 		check(t, err)
@@ -548,19 +652,121 @@ func TestOpenAsksARegistry(t *testing.T) {
 			t.Errorf("%s: digest %s, %d manifests", ref, p.Digest, len(p.Manifests))
 		}
 	}
-	_, err = Open(t.Context(), repository+"@"+sha, nil)
+	_, err = Open(t.Context(), repository+"@"+sha, Places{})
 	if !errors.Is(err, errNotFound) {
 		t.Errorf("an image that is not there: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err = Open(ctx, repository+":1.1.0", nil); !errors.Is(err, context.Canceled) {
+	if _, err = Open(ctx, repository+":1.1.0", Places{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("the registry was asked all the same: %v", err)
 	}
 }
 
+// multi is an index of images for some architectures, each with a manifest named for its own.
+func multi(t testing.TB, architectures ...string) v1.ImageIndex {
+	t.Helper()
+	index := v1.ImageIndex(empty.Index)
+	for _, a := range architectures {
+		image := imageOf(t, append(heads(), put{name: "release-manifests/" + a + ".yaml", content: object("a")}))
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: a}},
+		})
+	}
+	return index
+}
+
+func TestAnIndexIsVerifiedAndThisMachinesImageRead(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	repository := strings.TrimPrefix(server.URL, "http://") + "/release"
+	tag, err := name.NewTag(repository + ":1.1.0")
+	check(t, err)
+	foreign := tag.Tag("foreign")
+	index, none := multi(t, "s390x", runtime.GOARCH), multi(t, "s390x", "ppc64le")
+	check(t, remote.WriteIndex(tag, index))
+	check(t, remote.WriteIndex(foreign, none))
+	dir := t.TempDir()
+	l, err := layout.Write(dir, empty.Index)
+	check(t, err)
+	check(t, l.AppendIndex(index))
+	check(t, l.AppendIndex(none))
+	digest, without := must(index.Digest()).String(), must(none.Digest()).String()
+	for _, ref := range []string{
+		tag.String(), repository + "@" + digest, "oci:" + dir + "@" + digest, "release@" + digest,
+	} {
+		found, err := Open(t.Context(), ref, Places{Layouts: []string{dir}})
+		check(t, err)
+		if found.Digest != digest {
+			t.Errorf("%s: digest %s, want that of the index, %s, which is what is signed", ref, found.Digest, digest)
+		}
+		p, err := Load(found)
+		check(t, err)
+		if !slices.Equal(p.FileNames(), []string{runtime.GOARCH + ".yaml"}) || p.Digest != digest {
+			t.Errorf("%s: files %v of %s", ref, p.FileNames(), p.Digest)
+		}
+	}
+	for _, ref := range []string{foreign.String(), repository + "@" + without, "oci:" + dir + "@" + without} {
+		_, err := Open(t.Context(), ref, Places{})
+		says(t, err, "no image for linux/"+runtime.GOARCH+": it has linux/s390x, linux/ppc64le")
+	}
+}
+
+func TestTheImageOfAnIndexIsPickedByArchitecture(t *testing.T) {
+	at := func(n string) v1.Hash { return v1.Hash{Algorithm: "sha256", Hex: n} }
+	list := []v1.Descriptor{
+		{Digest: at("attestation"), MediaType: types.OCIManifestSchema1, Platform: &v1.Platform{
+			OS: "unknown", Architecture: "unknown",
+		}},
+		{Digest: at("unnamed"), MediaType: types.OCIManifestSchema1},
+		{Digest: at("nested"), MediaType: types.OCIImageIndex, Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}},
+		{Digest: at("windows"), MediaType: types.OCIManifestSchema1, Platform: &v1.Platform{
+			OS: "windows", Architecture: "arm64",
+		}},
+		{Digest: at("amd64"), MediaType: types.DockerManifestSchema2, Platform: &v1.Platform{
+			OS: "linux", Architecture: "amd64",
+		}},
+		{Digest: at("arm64"), MediaType: types.OCIManifestSchema1, Platform: &v1.Platform{
+			OS: "linux", Architecture: "arm64", Variant: "v8",
+		}},
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		d, err := pick(list, arch)
+		check(t, err)
+		if d.Digest.Hex != arch {
+			t.Errorf("%s is picked for %s", d.Digest.Hex, arch)
+		}
+	}
+	_, err := pick(list, "s390x")
+	says(t, err,
+		"no image for linux/s390x: it has unknown/unknown, one for an unnamed platform, windows/arm64, linux/amd64, linux/arm64/v8")
+	_, err = pick(nil, "s390x")
+	says(t, err, "no image for linux/s390x: it has none")
+}
+
+func TestAnIndexThatWasChangedIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	l, err := layout.Write(dir, empty.Index)
+	check(t, err)
+	index := multi(t, runtime.GOARCH)
+	check(t, l.AppendIndex(index))
+	digest := must(index.Digest())
+	child := must(index.IndexManifest()).Manifests[0].Digest
+	for part, hash := range map[string]v1.Hash{"index": digest, "manifest": child} {
+		blob := filepath.Join(dir, "blobs", "sha256", hash.Hex)
+		good, err := os.ReadFile(blob)
+		check(t, err)
+		check(t, os.WriteFile(blob, append(bytes.Clone(good), ' '), 0o600))
+		_, err = Open(t.Context(), "release@"+digest.String(), Places{Layouts: []string{dir}})
+		says(t, err, "its "+part+" has digest ")
+		check(t, os.WriteFile(blob, good, 0o600))
+	}
+}
+
 func TestManifestsSayWhomTheyAreFor(t *testing.T) {
-	const id, profile = "cluster", "self-managed-high-availability"
+	const id, profile = "cluster", DefaultProfile
+	const included = annotationInclude + profile + `: "true", `
 	tests := map[string]struct{ annotations, excluded string }{
 		"no annotations": {"", "include.release.openshift.io/self-managed-high-availability unset"},
 		"the profile":    {annotationInclude + profile + ": \"true\"", ""},
@@ -581,6 +787,35 @@ func TestManifestsSayWhomTheyAreFor(t *testing.T) {
 			annotationInclude + profile + ": \"true\", " + annotationFeatureSet + ": \"X,Default\"",
 			"",
 		},
+		"a gate that is on": {included + annotationFeatureGate + `: "Here, -Gone"`, ""},
+		"a gate that is off": {
+			included + annotationFeatureGate + `: "Here,Gone"`,
+			"feature gate Gone is off, and " + annotationFeatureGate + "=Here,Gone",
+		},
+		"a gate that must be off": {
+			included + annotationFeatureGate + `: "-Here"`, "feature gate Here is on, and " + annotationFeatureGate + "=-Here",
+		},
+		"a gate of another version": {
+			included + annotationFeatureGate + `: Later`, "feature gate Later is off, and " + annotationFeatureGate + "=Later",
+		},
+		"no gate": {included + annotationFeatureGate + `: ""`, ""},
+		"a gate of another set": {
+			included + annotationFeatureGate + `: Preview`,
+			"feature gate Preview is off, and " + annotationFeatureGate + "=Preview",
+		},
+		"its major version":     {included + annotationMajor + `: "3,4"`, ""},
+		"another major version": {included + annotationMajor + `: "5"`, `"4" does not fit ` + annotationMajor + "=5"},
+		"all but another one":   {included + annotationMajor + `: "-5"`, ""},
+		"all but its own":       {included + annotationMajor + `: "-4"`, `"4" does not fit ` + annotationMajor + "=-4"},
+	}
+	var gates []Manifest
+	for set, on := range map[string]string{"Default": "Here", "TechPreviewNoUpgrade": "Preview"} {
+		list, err := readManifests(File{Name: set + ".yaml", Content: []byte(
+			"apiVersion: config.openshift.io/v1\nkind: FeatureGate\nmetadata: {name: cluster, annotations: {" + included +
+				annotationFeatureSet + ": " + set + "}}\nstatus: {featureGates: [{version: 4.20.1, enabled: [{name: " + on +
+				"}]}, {version: 4.21.0, enabled: [{name: Later}]}]}\n")})
+		check(t, err)
+		gates = append(gates, list...)
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -588,7 +823,9 @@ func TestManifestsSayWhomTheyAreFor(t *testing.T) {
 				err := readManifests(File{Name: "x.yaml", Content: []byte(object("a") + "  annotations: {" + tt.annotations +
 				"}\n")})
 			check(t, err)
-			if got := list[0].Excluded(id, profile); got != tt.excluded {
+			p := &Payload{Manifests: append(list, gates...), Metadata: Metadata{Version: "4.20.1"}}
+			s := p.Select(Cluster{ID: id, Profile: profile, FeatureSet: DefaultFeatureSet})
+			if got := s.Excluded(list[0]); got != tt.excluded {
 				t.Errorf("Excluded = %q, want %q", got, tt.excluded)
 			}
 		})

@@ -26,11 +26,21 @@ const (
 
 // Limits of what is read of an image, far beyond those of real releases.
 const (
-	maxFile     = 8 << 20  // bytes of one file
-	maxFiles    = 10_000   // files of the two folders
-	maxUnpacked = 2 << 30  // bytes of one layer, unpacked
-	maxContent  = 64 << 20 // bytes of all files of the two folders
+	maxConfig   = 8 << 20   // bytes of the configuration
+	maxFile     = 8 << 20   // bytes of one file
+	maxFiles    = 10_000    // files of the two folders
+	maxContent  = 64 << 20  // bytes of all files of the two folders
+	maxLayers   = 127       // Source: the limit of containerd and Docker
+	maxEntries  = 1_000_000 // files of all layers, of interest or not
+	maxPacked   = 2 << 30   // bytes of all layers, as they are sent
+	maxUnpacked = 4 << 30   // bytes of all layers, unpacked
 )
+
+// limits are those that hold for all layers together.
+type limits struct {
+	layers, entries  int
+	packed, unpacked int64
+}
 
 // Markers of files that a layer takes away.
 const (
@@ -45,15 +55,32 @@ type File struct {
 	Content []byte
 }
 
-// tree is the files of the two folders.
+// tree is the files of the two folders, layer by layer.
 type tree struct {
 	files map[string][]byte // by path
 	size  int               // bytes of all of them
+	here  map[string]bool   // paths of files that are of the present layer
+
+	most             limits
+	entries          int // of all layers until now
+	packed, unpacked int64
+}
+
+func newTree(most limits) *tree {
+	return &tree{files: map[string][]byte{}, here: map[string]bool{}, most: most}
 }
 
 func (t *tree) remove(p string) {
 	t.size -= len(t.files[p])
 	delete(t.files, p)
+}
+
+// hide removes a file of the layers below. Source: the OCI image specification, "Whiteouts": what is in the same layer
+// stays, wherever the whiteout is in it.
+func (t *tree) hide(p string) {
+	if !t.here[p] {
+		t.remove(p)
+	}
 }
 
 func (t *tree) put(p string, content []byte) error {
@@ -64,26 +91,29 @@ func (t *tree) put(p string, content []byte) error {
 	if t.size += len(content); t.size > maxContent {
 		return fmt.Errorf("with it, all files together are longer than %d bytes", maxContent)
 	}
-	t.files[p] = content
+	t.files[p], t.here[p] = content, true
 	return nil
 }
 
-func (t *tree) clear(folder string) {
+func (t *tree) hideAll(folder string) {
 	for p := range t.files {
 		if strings.HasPrefix(p, folder+"/") {
-			t.remove(p)
+			t.hide(p)
 		}
 	}
 }
 
 // readLayers returns the files of the two folders, in load order: the folders one after the other, in each the names
 // byte by byte.
-func readLayers(image v1.Image) ([]File, error) {
+func readLayers(image v1.Image, most limits) ([]File, error) {
 	layers, err := image.Layers()
 	if err != nil {
 		return nil, fmt.Errorf("layers: %w", err)
 	}
-	t := &tree{files: map[string][]byte{}}
+	if err := checkSizes(layers, most); err != nil {
+		return nil, err
+	}
+	t := newTree(most)
 	for i, l := range layers {
 		if err := t.readLayer(l); err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
@@ -97,8 +127,55 @@ func readLayers(image v1.Image) ([]File, error) {
 	return out, nil
 }
 
+// checkSizes refuses layers that are beyond the limits by what the manifest says, before any is fetched.
+func checkSizes(layers []v1.Layer, most limits) error {
+	if len(layers) > most.layers {
+		return fmt.Errorf("it has %d layers, more than %d", len(layers), most.layers)
+	}
+	left := most.packed
+	for i, l := range layers {
+		size, err := l.Size()
+		switch {
+		case err != nil:
+			return fmt.Errorf("layer %d: %w", i, err)
+		case size < 0:
+			return fmt.Errorf("layer %d: its size is negative", i)
+		case size > left:
+			return errPacked(most.packed)
+		}
+		left -= size
+	}
+	return nil
+}
+
+func errPacked(most int64) error {
+	return fmt.Errorf("its layers have more than %d bytes, as they are packed", most)
+}
+
+func errUnpacked(most int64) error {
+	return fmt.Errorf("its layers have more than %d bytes, unpacked", most)
+}
+
+// counted fails when more was read than is allowed.
+type counted struct {
+	io.Reader
+	have *int64 // until now, also of layers before
+	most int64
+	err  func(most int64) error
+}
+
+// Read implements io.Reader.
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if *c.have += int64(n); *c.have > c.most {
+		return n, c.err(c.most)
+	}
+	return n, err
+}
+
 // readLayer puts a layer on top of those before.
 func (t *tree) readLayer(l v1.Layer) error {
+	clear(t.here)
 	want, err := l.Digest()
 	if err != nil {
 		return err
@@ -109,20 +186,20 @@ func (t *tree) readLayer(l v1.Layer) error {
 	}
 	defer packed.Close()
 	sum := sha256.New()
-	stream := bufio.NewReader(io.TeeReader(packed, sum))
+	stream := bufio.NewReader(io.TeeReader(counted{packed, &t.packed, t.most.packed, errPacked}, sum))
 	plain, err := unpacked(stream)
 	if err != nil {
 		return err
 	}
-	limited := &io.LimitedReader{R: plain, N: maxUnpacked}
-	if err := t.readTar(tar.NewReader(limited)); err != nil {
-		if limited.N == 0 {
-			return fmt.Errorf("it unpacks to more than %d bytes", int64(maxUnpacked))
-		}
+	plain = counted{plain, &t.unpacked, t.most.unpacked, errUnpacked}
+	if err := t.readTar(tar.NewReader(plain)); err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, stream); err != nil { // what follows the end of the archive counts for the digest too
-		return err
+	// What follows the archive counts too: for the limits, and for the digest.
+	for _, rest := range []io.Reader{plain, stream} {
+		if _, err := io.Copy(io.Discard, rest); err != nil {
+			return err
+		}
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != want.Hex {
 		return fmt.Errorf("it has digest sha256:%s, not %s: it was changed or is broken", got, want)
@@ -163,6 +240,9 @@ func (t *tree) readTar(r *tar.Reader) error {
 // entry takes one entry of an archive. Names that lead out of the image are refused wherever they are, everything else
 // that is unusual only in the two folders.
 func (t *tree) entry(h *tar.Header, r io.Reader) error {
+	if t.entries++; t.entries > t.most.entries {
+		return fmt.Errorf("all layers together have more than %d entries", t.most.entries)
+	}
 	if path.IsAbs(h.Name) {
 		return errors.New("its path is absolute")
 	}
@@ -171,8 +251,13 @@ func (t *tree) entry(h *tar.Header, r io.Reader) error {
 	}
 	p := path.Clean(h.Name)
 	folder, file, inside := strings.Cut(p, "/")
+	if p == whiteoutFolder {
+		t.hideAll(folderOwn)
+		t.hideAll(folderReleases)
+		return nil
+	}
 	if removed, ok := strings.CutPrefix(p, whiteout); ok && (removed == folderOwn || removed == folderReleases) {
-		t.clear(removed)
+		t.hideAll(removed)
 		return nil
 	}
 	if folder != folderOwn && folder != folderReleases {
@@ -186,10 +271,10 @@ func (t *tree) entry(h *tar.Header, r io.Reader) error {
 	case strings.Contains(file, "/"):
 		return t.deeper(h)
 	case file == whiteoutFolder:
-		t.clear(folder)
+		t.hideAll(folder)
 		return nil
 	case strings.HasPrefix(file, whiteout):
-		t.remove(folder + "/" + strings.TrimPrefix(file, whiteout))
+		t.hide(folder + "/" + strings.TrimPrefix(file, whiteout))
 		return nil
 	}
 	return t.add(p, h, r)

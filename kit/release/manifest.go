@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
@@ -14,11 +16,20 @@ import (
 
 // Annotations of manifests.
 const (
-	annotationExclude    = "exclude.release.openshift.io/" // and an identity: "true" leaves the manifest out for it
-	annotationInclude    = "include.release.openshift.io/" // and a profile: "true" takes it in for it
-	annotationFeatureSet = "release.openshift.io/feature-set"
-	annotationDelete     = "release.openshift.io/delete"
-	annotationCreateOnly = "release.openshift.io/create-only"
+	annotationExclude     = "exclude.release.openshift.io/" // and an identity: "true" leaves the manifest out for it
+	annotationInclude     = "include.release.openshift.io/" // and a profile: "true" takes it in for it
+	annotationFeatureSet  = "release.openshift.io/feature-set"
+	annotationFeatureGate = "release.openshift.io/feature-gate"
+	annotationCapability  = "capability.openshift.io/name" // names, separated by "+"
+	annotationMajor       = "release.openshift.io/major-version"
+	annotationDelete      = "release.openshift.io/delete"
+	annotationCreateOnly  = "release.openshift.io/create-only"
+)
+
+// What a cluster is unless it says otherwise.
+const (
+	DefaultProfile    = "self-managed-high-availability"
+	DefaultFeatureSet = "Default"
 )
 
 // Manifest is a document of a file of a release.
@@ -140,6 +151,22 @@ func (m Manifest) check() error {
 			return fmt.Errorf("%s %q: annotation %s must be \"true\", not %q", m.Kind, m.Name, a, v)
 		}
 	}
+	return m.checkJob()
+}
+
+// minJobTTL is how long a Job stays at least after its end, in seconds.
+const minJobTTL = 60
+
+// checkJob refuses a Job that may be removed before an update has seen how it ended: it would run twice.
+func (m Manifest) checkJob() error {
+	if m.Kind != "Job" || m.Group() != "batch" || m.Delete() {
+		return nil
+	}
+	spec, _ := m.Object["spec"].(map[string]any)
+	if ttl, ok := spec["ttlSecondsAfterFinished"].(int64); ok && ttl < minJobTTL {
+		return fmt.Errorf("%s %q: spec.ttlSecondsAfterFinished must be %d or more: it may run again if it is removed before "+
+			"the update has seen how it ended", m.Kind, m.Name, minJobTTL)
+	}
 	return nil
 }
 
@@ -166,20 +193,110 @@ func (m Manifest) eachItem(do func(Manifest)) error {
 	return nil
 }
 
-// Excluded says why a manifest is not for this kind of cluster; empty if it is. id is the identity of who asks, profile
-// the cluster's profile, such as self-managed-high-availability: a manifest must name it. An empty profile takes in
-// what any profile has.
-func (m Manifest) Excluded(id, profile string) string {
-	if id != "" && m.Annotations[annotationExclude+id] == "true" {
-		return fmt.Sprintf("%s%s=true", annotationExclude, id)
+// Cluster is what decides which manifests are for a cluster.
+type Cluster struct {
+	ID         string // identity of who asks, by which manifests are left out; may be empty
+	Profile    string // a manifest must name it; empty takes in what any profile has
+	FeatureSet string // such as Default: a manifest that names sets must name it
+}
+
+// Selection says which manifests of a payload are for a cluster.
+type Selection struct {
+	cluster Cluster
+	gates   map[string]bool // feature gates that are on
+	major   string          // version of the release
+}
+
+// Select returns which manifests of a payload are for a cluster. Feature gates are on if the payload's own FeatureGate
+// of the cluster's feature set has them on.
+func (p *Payload) Select(c Cluster) Selection {
+	s := Selection{cluster: c, gates: map[string]bool{}}
+	s.major, _, _ = strings.Cut(p.Metadata.Version, ".")
+	for _, m := range p.Manifests {
+		if m.Kind == "FeatureGate" && m.Group() == "config.openshift.io" && s.Excluded(m) == "" {
+			for name := range m.gatesOn(p.Metadata.Version) {
+				s.gates[name] = true
+			}
+		}
 	}
-	if profile != "" && m.Annotations[annotationInclude+profile] != "true" {
-		return fmt.Sprintf("%s%s unset", annotationInclude, profile)
+	return s
+}
+
+// gatesOn returns the feature gates that a FeatureGate says to be on in a version.
+func (m Manifest) gatesOn(of string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		versions, _, _ := unstructured.NestedSlice(m.Object, "status", "featureGates")
+		for _, v := range versions {
+			version, _ := v.(map[string]any)
+			if name, _ := version["version"].(string); name != "" && name != of {
+				continue
+			}
+			gates, _, _ := unstructured.NestedSlice(version, "enabled")
+			for _, g := range gates {
+				gate, _ := g.(map[string]any)
+				if name, _ := gate["name"].(string); name != "" && !yield(name) {
+					return
+				}
+			}
+		}
 	}
-	if sets, ok := m.Annotations[annotationFeatureSet]; ok && !slices.Contains(strings.Split(sets, ","), "Default") {
-		return fmt.Sprintf("\"Default\" is not listed in %s=%s", annotationFeatureSet, sets)
+}
+
+// Excluded says why a manifest is not for the cluster; empty if it is. Source: the Cluster Version Operator's filters
+// of manifests.
+func (s Selection) Excluded(m Manifest) string {
+	c := s.cluster
+	if c.ID != "" && m.Annotations[annotationExclude+c.ID] == "true" {
+		return fmt.Sprintf("%s%s=true", annotationExclude, c.ID)
+	}
+	if c.Profile != "" && m.Annotations[annotationInclude+c.Profile] != "true" {
+		return fmt.Sprintf("%s%s unset", annotationInclude, c.Profile)
+	}
+	if sets, ok := m.Annotations[annotationFeatureSet]; ok && !slices.Contains(words(sets), c.FeatureSet) {
+		return fmt.Sprintf("%q is not listed in %s=%s", c.FeatureSet, annotationFeatureSet, sets)
+	}
+	if gates, ok := m.Annotations[annotationFeatureGate]; ok {
+		for _, gate := range words(gates) {
+			name, off := strings.CutPrefix(gate, "-")
+			switch on := s.gates[name]; {
+			case on && off:
+				return fmt.Sprintf("feature gate %s is on, and %s=%s", name, annotationFeatureGate, gates)
+			case !on && !off:
+				return fmt.Sprintf("feature gate %s is off, and %s=%s", name, annotationFeatureGate, gates)
+			}
+		}
+	}
+	if majors, ok := m.Annotations[annotationMajor]; ok && !forMajor(words(majors), s.major) {
+		return fmt.Sprintf("%q does not fit %s=%s", s.major, annotationMajor, majors)
 	}
 	return ""
+}
+
+// forMajor reports whether a list of major versions, of which "-5" leaves out 5, takes in a version.
+func forMajor(list []string, major string) bool {
+	some := false
+	for _, v := range list {
+		if strings.TrimPrefix(v, "-") == major {
+			return v == major
+		}
+		some = some || !strings.HasPrefix(v, "-")
+	}
+	return !some
+}
+
+// words returns the parts of a list that commas separate, without empty ones.
+func words(list string) (out []string) {
+	for part := range strings.SplitSeq(list, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// Capabilities returns the capabilities that must be enabled for the object; most need none.
+func (m Manifest) Capabilities() []string {
+	return strings.FieldsFunc(m.Annotations[annotationCapability], func(r rune) bool { return r == '+' })
 }
 
 // Delete reports whether the object is to be deleted instead of applied.

@@ -49,7 +49,7 @@ type ImageReference struct{ Name, Image string }
 
 // Load reads and checks a release.
 func Load(i *Image) (*Payload, error) {
-	files, err := readLayers(i.image)
+	files, err := i.files()
 	if err == nil {
 		var p *Payload
 		if p, err = read(files); err == nil {
@@ -58,6 +58,22 @@ func Load(i *Image) (*Payload, error) {
 		}
 	}
 	return nil, fmt.Errorf("release image %s: %w", i.Reference, err)
+}
+
+// files reads the layers, from the next place that has the image where one does not deliver them.
+func (i *Image) files() ([]File, error) {
+	files, err := readLayers(i.image, limits{maxLayers, maxEntries, maxPacked, maxUnpacked})
+	if err == nil || i.elsewhere == nil {
+		return files, err
+	}
+	other, why := i.elsewhere()
+	if why == nil {
+		files, why = other.files()
+	}
+	if why != nil {
+		return nil, errors.Join(err, why)
+	}
+	return files, nil
 }
 
 // read makes a payload of files in load order.

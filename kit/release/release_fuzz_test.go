@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -70,12 +71,13 @@ func FuzzRing(f *testing.F) {
 func blobs(t testing.TB, dir, index, manifest, config string, layer []byte) {
 	t.Helper()
 	put := func(content []byte) string {
-		sum := sha256.Sum256(content)
-		name := hex.EncodeToString(sum[:])
+		digest := digestOf(content)
+		name := strings.TrimPrefix(digest, "sha256:")
 		check(t, os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o700))
 		check(t, os.WriteFile(filepath.Join(dir, "blobs", "sha256", name), content, 0o600))
-		return "sha256:" + name
+		return digest
 	}
+	config = strings.ReplaceAll(config, "LAYER", put(layer))
 	manifest = strings.NewReplacer("CONFIG", put([]byte(config)), "LAYER", put(layer)).Replace(manifest)
 	index = strings.ReplaceAll(index, "MANIFEST", put([]byte(manifest)))
 	check(t, os.WriteFile(filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o600))
@@ -88,25 +90,36 @@ const (
 	seedConfig   = `{"created":"2026-01-02T03:04:05Z","architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["LAYER"]}}`
 )
 
-// FuzzLayout holds that a release that is taken is the one of its digest, and has only files that a release has.
+// FuzzLayout holds that a release that is taken is the one of its digest, or of an index of that digest, and has only
+// files that a release has.
 func FuzzLayout(f *testing.F) {
 	layer := archive(f, heads())
 	f.Add(seedIndex, seedManifest, seedConfig, layer)
 	f.Add(strings.Replace(seedIndex, "MANIFEST", "sha256:../../x", 1), seedManifest, seedConfig, layer)
 	f.Add(seedIndex, strings.Replace(seedManifest, `"digest":"LAYER"`,
 		`"digest":"sha256:aa","urls":["http://127.0.0.1/x"]`, 1), seedConfig, layer)
+	// An index: its image's manifest is where a configuration is otherwise, and has the layer as its configuration.
+	f.Add(strings.Replace(seedIndex, "image.manifest", "image.index", 1), strings.Replace(strings.Replace(seedIndex,
+		"MANIFEST", "CONFIG", 1), `"size"`, `"platform":{"os":"linux","architecture":"`+runtime.GOARCH+`"},"size"`, 1),
+		strings.ReplaceAll(strings.Replace(seedManifest, "CONFIG", "LAYER", 1), "layer.v1.tar", "layer.v1.none"),
+		[]byte(`{"created":"2026-01-02T03:04:05Z"}`))
 	f.Add(`{"manifests":[{},null]}`, `{"layers":null}`, `null`, []byte{})
 	f.Add(seedIndex, `[]`, `{"created":"never"}`, []byte("\x1f\x8b"))
 	f.Fuzz(func(t *testing.T, index, manifest, config string, layer []byte) {
 		dir := t.TempDir()
 		blobs(t, dir, index, manifest, config, layer)
-		i, err := Open(t.Context(), "oci:"+dir, nil)
+		i, err := Open(t.Context(), "oci:"+dir, Places{})
 		if err != nil {
 			return
 		}
-		if raw, err := i.image.RawManifest(); err != nil || sameDigest("manifest", raw, must(i.image.Digest())) != nil ||
-			must(i.image.Digest()).String() != i.Digest {
-			t.Fatalf("the image %s is another one: %v", i.Digest, err)
+		raw, err := i.image.RawManifest()
+		check(t, err)
+		if is := digestOf(raw); is != i.Digest {
+			index, err := os.ReadFile(filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(i.Digest, "sha256:")))
+			check(t, err)
+			if digestOf(index) != i.Digest || !bytes.Contains(index, []byte(is)) {
+				t.Fatalf("the image %s is another one: %s", i.Digest, is)
+			}
 		}
 		p, err := Load(i)
 		if err != nil {
@@ -123,6 +136,11 @@ func FuzzLayout(f *testing.F) {
 			}
 		}
 	})
+}
+
+func digestOf(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 func must[T any](v T, err error) T {

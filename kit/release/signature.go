@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,10 @@ type Ring struct {
 	keys openpgp.EntityList
 }
 
-// ReadRing reads a ring of public keys, armored or binary.
+// ReadRing reads a ring of public keys: binary, or one or more armored blocks, between which other text may be. Every
+// block must hold a key, and all keys of all blocks count. A key may have several identities; it does not matter which.
+// A key that is revoked in any of its copies in the ring does not verify. A key that has expired does, as upstream: to
+// stop trusting a key, remove it or revoke it.
 func ReadRing(name string, raw []byte) (Ring, error) {
 	keys, err := readKeys(raw)
 	if err != nil {
@@ -33,16 +37,38 @@ func ReadRing(name string, raw []byte) (Ring, error) {
 
 func readKeys(raw []byte) (openpgp.EntityList, error) {
 	const binary = 0x80 // bit of the first byte of every packet; armor is text
-	read := openpgp.ReadArmoredKeyRing
 	if len(raw) > 0 && raw[0]&binary != 0 {
-		read = openpgp.ReadKeyRing
+		keys, err := openpgp.ReadKeyRing(bytes.NewReader(raw))
+		if err == nil && len(keys) == 0 {
+			err = errNoKeys
+		}
+		return keys, err
 	}
-	keys, err := read(bytes.NewReader(raw))
-	if err == nil && len(keys) == 0 {
-		err = errors.New("it holds no keys")
+	// The library reads the first block alone, and takes a block that breaks off between two packets as complete.
+	const begin, end, dashes = "-----BEGIN PGP ", "-----END PGP ", "-----"
+	_, blocks, _ := bytes.Cut(raw, []byte(begin))
+	if len(blocks) == 0 {
+		return nil, errNoKeys
 	}
-	return keys, err
+	var all openpgp.EntityList
+	for i, block := range bytes.Split(blocks, []byte(begin)) {
+		kind, _, _ := bytes.Cut(block, []byte(dashes))
+		keys, err := openpgp.ReadArmoredKeyRing(io.MultiReader(strings.NewReader(begin), bytes.NewReader(block)))
+		switch {
+		case err == nil && len(keys) == 0:
+			err = errNoKeys
+		case err == nil && !bytes.Contains(block, []byte(end+string(kind)+dashes)):
+			err = errors.New("it breaks off: its last line is missing")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("block %d: %w", i+1, err)
+		}
+		all = append(all, keys...)
+	}
+	return all, nil
 }
+
+var errNoKeys = errors.New("it holds no keys")
 
 // Key is a private key that signs releases.
 type Key struct{ entity *openpgp.Entity }
@@ -78,21 +104,22 @@ func armored(kind string, write func(io.Writer) error) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// ReadKey reads a private key, armored or binary, that no passphrase protects.
+// ReadKey reads a private key, armored or binary, that no passphrase protects. Public keys beside it are ignored.
 func ReadKey(raw []byte) (Key, error) {
 	keys, err := readKeys(raw)
 	if err != nil {
 		return Key{}, fmt.Errorf("signing key: %w", err)
 	}
-	switch k := keys[0]; {
-	case len(keys) > 1:
-		return Key{}, fmt.Errorf("signing key: the file holds %d keys, it must hold one", len(keys))
-	case k.PrivateKey == nil:
+	keys = slices.DeleteFunc(keys, func(k *openpgp.Entity) bool { return k.PrivateKey == nil })
+	switch {
+	case len(keys) == 0:
 		return Key{}, errors.New("signing key: the file holds a public key alone")
-	case k.PrivateKey.Encrypted:
+	case len(keys) > 1:
+		return Key{}, fmt.Errorf("signing key: the file holds %d private keys, it must hold one", len(keys))
+	case keys[0].PrivateKey.Encrypted:
 		return Key{}, errors.New("signing key: a passphrase protects it, which is not supported")
 	default:
-		return Key{k}, nil
+		return Key{keys[0]}, nil
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -197,6 +198,113 @@ func TestVerifyLooksAtEverySignatureAndStore(t *testing.T) {
 		"must have three slashes")
 }
 
+// TestEveryBlockOfARingCounts holds that keys of further armored blocks sign as well as those of the first.
+func TestEveryBlockOfARingCounts(t *testing.T) {
+	var ring []byte
+	var keys []Key
+	for _, name := range []string{"first", "second", "third"} {
+		private, public, err := GenerateKey(name, created())
+		check(t, err)
+		k, err := ReadKey(private)
+		check(t, err)
+		keys, ring = append(keys, k), append(append(ring, "\n# the key of "+name+"\n"...), public...)
+	}
+	r, err := ReadRing("all", ring)
+	check(t, err)
+	for i, k := range keys {
+		dir := t.TempDir()
+		_, err := k.Sign(dir, sha, "x", created())
+		check(t, err)
+		if err := (Verifier{Rings: []Ring{r}, Stores: []string{store(t, dir)}}).Verify(t.Context(), sha); err != nil {
+			t.Errorf("the key of block %d: %v", i+1, err)
+		}
+	}
+	third := bytes.LastIndex(ring, []byte("-----BEGIN"))
+	_, err = ReadRing("all", ring[:third+200])
+	says(t, err, "key ring all: block 3: ")
+	_, err = ReadRing("all", ring[:len(ring)-10])
+	says(t, err, "key ring all: block 3: it breaks off: its last line is missing")
+	_, err = ReadRing("all", bytes.Replace(ring, []byte("KEY BLOCK-----\n\n"), []byte("KEY BLOCK-----\nno header\n\n"), 1))
+	says(t, err, "key ring all: block 1: ")
+	_, private, err := GenerateKey("x", created())
+	check(t, err)
+	_, err = ReadRing("all", append(bytes.Clone(ring), bytes.ReplaceAll(private, []byte("PUBLIC KEY BLOCK"),
+		[]byte("SIGNATURE"))...))
+	says(t, err, "key ring all: block 4: ")
+}
+
+// entityOf makes a key that signs, with two identities.
+func entityOf(t *testing.T, lifetime time.Duration) (*openpgp.Entity, *packet.Config) {
+	t.Helper()
+	config := &packet.Config{
+		Algorithm: packet.PubKeyAlgoEdDSA, Time: created, KeyLifetimeSecs: uint32(lifetime.Seconds()),
+	}
+	entity, err := openpgp.NewEntity("one", "", "one@example.com", config)
+	check(t, err)
+	check(t, entity.AddUserId("two", "", "two@example.com", config))
+	return entity, config
+}
+
+// publicOf returns the public half, armored.
+func publicOf(t *testing.T, entity *openpgp.Entity) []byte {
+	t.Helper()
+	raw, err := armored(openpgp.PublicKeyType, entity.Serialize)
+	check(t, err)
+	return raw
+}
+
+func TestAKeyWithSeveralIdentitiesVerifies(t *testing.T) {
+	entity, _ := entityOf(t, 0)
+	ring, err := ReadRing("two names", publicOf(t, entity))
+	check(t, err)
+	if n := len(ring.keys[0].Identities); n != 2 {
+		t.Fatalf("the key has %d identities", n)
+	}
+	dir := t.TempDir()
+	place(t, dir, signed(t, Key{entity}, statementOf(sha, "x", created()), nil))
+	check(t, Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}}.Verify(t.Context(), sha))
+}
+
+// TestARevokedKeyDoesNotVerify holds also for a key that has expired, which alone is no fault, and for one that is in
+// the ring a second time, from before it was revoked.
+func TestARevokedKeyDoesNotVerify(t *testing.T) {
+	now := created().Add(time.Hour)
+	for name, lifetime := range map[string]time.Duration{"a key": 0, "a key that has expired": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			entity, config := entityOf(t, lifetime)
+			before := publicOf(t, entity)
+			dir := t.TempDir()
+			place(t, dir, signed(t, Key{entity}, statementOf(sha, "x", created()), nil))
+			verify := func(raw ...[]byte) error {
+				ring, err := ReadRing("r", bytes.Join(raw, nil))
+				check(t, err)
+				return Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}, Now: func() time.Time { return now }}.Verify(
+					t.Context(), sha)
+			}
+			check(t, verify(before))
+			check(t, entity.RevokeKey(packet.KeySuperseded, "a new one", config))
+			after := publicOf(t, entity)
+			for _, rings := range [][][]byte{{after}, {after, before}, {before, after}} {
+				says(t, verify(rings...), "was revoked")
+			}
+		})
+	}
+}
+
+func TestARevokedSubkeyDoesNotVerify(t *testing.T) {
+	entity, config := entityOf(t, 0)
+	check(t, entity.AddSigningSubkey(config))
+	before := publicOf(t, entity)
+	dir := t.TempDir()
+	place(t, dir, signed(t, Key{entity}, statementOf(sha, "x", created()), nil))
+	sub := &entity.Subkeys[len(entity.Subkeys)-1]
+	check(t, entity.RevokeSubkey(sub, packet.KeyRetired, "", config))
+	ring, err := ReadRing("r", append(bytes.Clone(before), publicOf(t, entity)...))
+	check(t, err)
+	v := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}}
+	says(t, v.Verify(t.Context(), sha), fmt.Sprintf("key %016X was revoked", sub.PublicKey.KeyId))
+}
+
 func TestVerifyASignatureOfAnExpiredKeyThatExpiredItself(t *testing.T) {
 	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: created, KeyLifetimeSecs: 60}
 	entity, err := openpgp.NewEntity("short", "", "", config)
@@ -325,6 +433,53 @@ func TestTrustRefuses(t *testing.T) {
 	}
 }
 
+// TestCheckTrust has releases by which no later update could be verified, and such that have or need no trust.
+func TestCheckTrust(t *testing.T) {
+	entity, config := entityOf(t, time.Minute)
+	good := publicOf(t, entity)
+	check(t, entity.RevokeKey(packet.KeyCompromised, "", config))
+	revoked := publicOf(t, entity)
+	trust := func(key []byte, stores ...string) *Payload {
+		data := map[string]any{"verifier-public-key-a": string(key)}
+		for i, s := range stores {
+			data[fmt.Sprintf("store-%d", i)] = s
+		}
+		return &Payload{Manifests: []Manifest{{
+			File: "trust.yaml", APIVersion: "v1", Kind: "ConfigMap", Name: "trust",
+			Annotations: map[string]string{annotationTrust: ""}, Object: map[string]any{"data": data},
+		}}}
+	}
+	const keys = `the release brings verification keys that cannot be read: trust.yaml: ConfigMap "trust": `
+	const at = `the release brings a signature store that cannot be used: trust.yaml: ConfigMap "trust": `
+	for _, tt := range []struct {
+		name    string
+		release *Payload
+		want    string
+	}{
+		{"no trust of its own", &Payload{}, ""},
+		{"an expired key", trust(good, "https://example.com/a", "http://[::1]:80", "file:///srv/signatures"), ""},
+		{"no key", trust([]byte("x"), "https://example.com"), keys + "key ring verifier-public-key-a: "},
+		{"no store", trust(good), keys + "it has no signature store"},
+		{"a revoked key alone", trust(revoked, "https://example.com"), keys + "key ring verifier-public-key-a: every key"},
+		{"a revoked key and another", trust(append(publicOf(t, must(openpgp.NewEntity("b", "", "", config))), revoked...),
+			"https://example.com"), ""},
+		{"no host", trust(good, "https://example.com", "https:///a"), at + `"https:///a": `},
+		{"another scheme", trust(good, "ftp://example.com"), at + `"ftp://example.com": its address is neither`},
+		{"a path", trust(good, "signatures"), at + `"signatures": its address is neither`},
+		{"a relative path", trust(good, "file://signatures"), at + `"file://signatures": a file address must have`},
+		{"no address", trust(good, "https://%zz"), at + `"https://%zz": it is no address`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := CheckTrust(tt.release, created().Add(time.Hour))
+			if tt.want == "" {
+				check(t, err)
+			} else {
+				says(t, err, tt.want)
+			}
+		})
+	}
+}
+
 func TestReadKeyRefuses(t *testing.T) {
 	private, public, err := GenerateKey("a", created())
 	check(t, err)
@@ -334,6 +489,12 @@ func TestReadKeyRefuses(t *testing.T) {
 	says(t, err, "signing key: ")
 	_, err = ReadKey(private[:len(private)/2])
 	says(t, err, "signing key: ")
+	other, _, err := GenerateKey("b", created())
+	check(t, err)
+	_, err = ReadKey(append(bytes.Clone(private), other...))
+	says(t, err, "the file holds 2 private keys, it must hold one")
+	_, err = ReadKey(append(bytes.Clone(public), private...)) // as they are often exported
+	check(t, err)
 	_, err = ReadRing("a", nil)
 	says(t, err, "key ring a: ")
 }

@@ -129,26 +129,21 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 func (v Verifier) signatures(ctx context.Context, store, folder string,
 	use func(name string, raw []byte, err error) bool,
 ) error {
-	address, err := url.Parse(store)
+	address, err := storeAddress(store)
 	if err != nil {
-		return fmt.Errorf("it is no address: %w", err)
+		return err
 	}
 	var read func(name string) (io.ReadCloser, error)
 	switch address.Scheme {
 	case "file":
-		if address.Host != "" || address.Path == "" {
-			return errors.New("a file address must have three slashes and an absolute path, as in file:///srv/signatures")
-		}
 		root, err := os.OpenRoot(address.Path)
 		if err != nil {
 			return err
 		}
 		defer root.Close()
 		read = func(name string) (io.ReadCloser, error) { return root.Open(folder + "/" + name) }
-	case "http", "https":
-		read = func(name string) (io.ReadCloser, error) { return v.get(ctx, address.JoinPath(folder, name).String()) }
 	default:
-		return errors.New("its address is neither file, https nor http")
+		read = func(name string) (io.ReadCloser, error) { return v.get(ctx, address.JoinPath(folder, name).String()) }
 	}
 	for i := 1; i <= maxSignatures; i++ {
 		name := signatureName(i)
@@ -161,6 +156,28 @@ func (v Verifier) signatures(ctx context.Context, store, folder string,
 		}
 	}
 	return nil
+}
+
+// storeAddress reads the address of a store.
+func storeAddress(store string) (*url.URL, error) {
+	address, err := url.Parse(store)
+	if err != nil {
+		return nil, fmt.Errorf("it is no address: %w", err)
+	}
+	switch address.Scheme {
+	case "file":
+		if address.Host != "" || address.Path == "" {
+			return nil, errors.New(
+				"a file address must have three slashes and an absolute path, as in file:///srv/signatures")
+		}
+	case "http", "https":
+		if address.Hostname() == "" {
+			return nil, errors.New("its address has no host")
+		}
+	default:
+		return nil, errors.New("its address is neither file, https nor http")
+	}
+	return address, nil
 }
 
 // errSilent means that a store gave no answer at all.
@@ -203,8 +220,9 @@ func whole(r io.ReadCloser, err error) ([]byte, error) {
 	return raw, err
 }
 
-// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter,
-// that a signature has does.
+// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter:
+// releases are verified long after they were signed, and upstream does not check it either. That a signature has
+// expired does, and that a key was revoked.
 func (r Ring) check(raw []byte, digest string, now time.Time) error {
 	if err := refuseOldForm(raw); err != nil {
 		return err
@@ -232,6 +250,9 @@ func (r Ring) check(raw []byte, digest string, now time.Time) error {
 	if err := usable(message, now); err != nil {
 		return err
 	}
+	if r.revoked(message.SignedBy, now) {
+		return revokedError(message)
+	}
 	return checkStatement(text, digest)
 }
 
@@ -251,9 +272,24 @@ func usable(message *openpgp.MessageDetails, now time.Time) error {
 	case errors.Is(err, openpgperrors.ErrSignatureExpired):
 		return errors.New("the signature has expired")
 	case errors.Is(err, openpgperrors.ErrKeyRevoked):
-		return fmt.Errorf("key %016X was revoked", message.SignedByKeyId)
+		return revokedError(message)
 	}
 	return fmt.Errorf("it was tampered with or is broken: the signature does not fit the text (%w)", err)
+}
+
+func revokedError(message *openpgp.MessageDetails) error {
+	return fmt.Errorf("key %016X was revoked", message.SignedByKeyId)
+}
+
+// revoked reports whether any copy of a key in the ring was revoked: a ring may hold it also as it was before, and the
+// library takes the first that fits.
+func (r Ring) revoked(key *openpgp.Key, now time.Time) bool {
+	for _, e := range r.keys {
+		if e.PrimaryKey.KeyId == key.Entity.PrimaryKey.KeyId && e.Revoked(now) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.keys.KeysById(key.PublicKey.KeyId), func(k openpgp.Key) bool { return k.Revoked(now) })
 }
 
 const (
@@ -296,16 +332,46 @@ const (
 // annotation release.openshift.io/verification-config-map. ok is false if there is none; then nothing can be verified
 // by it.
 func Trust(p *Payload) (rings []Ring, stores []string, ok bool, err error) {
+	m, ok := p.trust()
+	if !ok {
+		return nil, nil, false, nil
+	}
+	if rings, stores, err = m.trust(); err != nil {
+		err = fmt.Errorf("%s: ConfigMap %q: %w", m.File, m.Name, err)
+	}
+	return rings, stores, true, err
+}
+
+func (p *Payload) trust() (Manifest, bool) {
 	for _, m := range p.Manifests {
 		if _, marked := m.Annotations[annotationTrust]; marked && m.Kind == "ConfigMap" && m.APIVersion == "v1" {
-			rings, stores, err = m.trust()
-			if err != nil {
-				err = fmt.Errorf("%s: ConfigMap %q: %w", m.File, m.Name, err)
-			}
-			return rings, stores, true, err
+			return m, true
 		}
 	}
-	return nil, nil, false, nil
+	return Manifest{}, false
+}
+
+// CheckTrust refuses a release by whose own Trust no later release could be verified: one with keys that cannot be
+// read, with a ring whose keys are all revoked, or with a store whose address is none. Whether a store answers is not
+// checked.
+func CheckTrust(p *Payload, now time.Time) error {
+	m, _ := p.trust()
+	rings, stores, _, err := Trust(p)
+	for _, r := range rings {
+		if !slices.ContainsFunc(r.keys, func(e *openpgp.Entity) bool { return !e.Revoked(now) }) {
+			err = fmt.Errorf("%s: ConfigMap %q: key ring %s: every key is revoked", m.File, m.Name, r.Name)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the release brings verification keys that cannot be read: %w", err)
+	}
+	for _, store := range stores {
+		if _, err := storeAddress(store); err != nil {
+			return fmt.Errorf("the release brings a signature store that cannot be used: %s: ConfigMap %q: %q: %w",
+				m.File, m.Name, store, err)
+		}
+	}
+	return nil
 }
 
 func (m Manifest) trust() (rings []Ring, stores []string, err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -301,24 +302,66 @@ func TestPatches(t *testing.T) {
 	wantReason(t, err, codes.InvalidArgument, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD)
 }
 
-func TestApplyCreatesAndThenMerges(t *testing.T) {
+func (f fixture) apply(t *testing.T, s *machinev1.MachineSet) *machinev1.MachineSet {
+	t.Helper()
+	out, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
+		Namespace: ns, Name: "a", MachineSet: s,
+	})
+	must(t, err)
+	return out
+}
+
+func TestApplyRemovesWhatWasAppliedBeforeAndKeepsTheRest(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
-	apply := func(s *machinev1.MachineSet) *machinev1.MachineSet {
-		out, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
-			Namespace: ns, Name: "a",
-			MachineSet: s,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
 	s := set("a", 3)
-	s.Metadata.Labels = map[string]string{"x": "1"}
-	apply(s)
-	got := apply(&machinev1.MachineSet{Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)}})
-	if got.GetSpec().GetReplicas() != 0 || got.GetMetadata().GetLabels()["x"] != "1" {
-		t.Errorf("applied %v, want replicas 0 and the label kept", got)
+	s.Metadata.Labels = map[string]string{"old": "1", "kept": "1"}
+	s.Spec.MinReadySeconds = proto.Int32(7)
+	f.apply(t, s)
+	_, err := f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"labels":{"mine":"1"}},"spec":{"replicas":9}}`)
+	must(t, err)
+	s = set("a", 0)
+	s.Spec.Replicas = nil
+	s.Metadata.Labels = map[string]string{"kept": "2"}
+	got := f.apply(t, s)
+	want := map[string]string{"kept": "2", "mine": "1"}
+	if got.GetSpec().GetMinReadySeconds() != 0 || !maps.Equal(got.GetMetadata().GetLabels(), want) {
+		t.Errorf("applied %v, want the labels %v, and minReadySeconds gone", got, want)
+	}
+	if got.GetSpec().Replicas != nil {
+		t.Errorf("replicas, which were applied and are no more, are still %v", got.GetSpec().GetReplicas())
+	}
+	if again := f.apply(t, s); again.GetMetadata().GetResourceVersion() != got.GetMetadata().GetResourceVersion() {
+		t.Errorf("applied again: %v, was %v", again, got)
+	}
+	stale := object.Clone(s)
+	stale.Metadata.ResourceVersion = "1"
+	_, err = f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
+		Namespace: ns, Name: "a", MachineSet: stale,
+	})
+	wantReason(t, err, codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT)
+}
+
+// A document that was read and changed holds what was applied before; that does not count.
+func TestApplyOfWhatWasReadRemovesWhatItLacks(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	s := set("a", 3)
+	s.Metadata.Labels = map[string]string{"old": "1"}
+	read := object.Clone(f.apply(t, s))
+	read.Metadata.Labels = nil
+	if got := f.apply(t, read); len(got.GetMetadata().GetLabels()) != 0 {
+		t.Errorf("applied %v, want no label", got)
+	}
+}
+
+func TestAKindMayBeAppliedAsAWhole(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Whole: true})
+	s := set("a", 3)
+	f.create(t, s)
+	_, err := f.patch(t, "a", "application/merge-patch+json",
+		`{"metadata":{"labels":{"mine":"1"}},"spec":{"minReadySeconds":9}}`)
+	must(t, err)
+	if got := f.apply(t, set("a", 3)); got.GetSpec().GetMinReadySeconds() != 0 || len(got.GetMetadata().GetLabels()) != 1 {
+		t.Errorf("applied %v, want its spec as it was given, and the label", got)
 	}
 }
 

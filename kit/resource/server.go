@@ -235,21 +235,13 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 	var zero T
 	key := object.Key{Namespace: s.namespace(r), Name: s.name(r)}
 	return s.t.change(ctx, key, nil, writing[T](ctx, []WriteOptions{r.options()}), func(old T) (T, error) {
-		doc, err := manifest.Encode(old)
-		if err != nil {
+		next, err := s.changed(old, func(doc []byte) ([]byte, error) {
+			return manifest.Patch(doc, contentType, patch, old.ProtoReflect().Descriptor())
+		})
+		switch {
+		case err != nil:
 			return zero, err
-		}
-		if doc, err = manifest.Patch(doc, contentType, patch, old.ProtoReflect().Descriptor()); err != nil {
-			return zero, patchError(err)
-		}
-		next := old.ProtoReflect().New().Interface().(T)
-		if err := manifest.Decode(doc, next); err != nil {
-			return zero, decodeError(err)
-		}
-		if err := s.t.hold(old, preconditions(next)); err != nil {
-			return zero, err
-		}
-		if status {
+		case status:
 			complete := object.Clone(old)
 			copyField(complete, next, "status")
 			return complete, nil
@@ -257,6 +249,23 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 		copyField(next, old, "status")
 		return next, nil
 	})
+}
+
+// changed returns an object after a change of its JSON.
+func (s server[T]) changed(old T, change func(doc []byte) ([]byte, error)) (T, error) {
+	var zero T
+	doc, err := manifest.Encode(old)
+	if err != nil {
+		return zero, err
+	}
+	if doc, err = change(doc); err != nil {
+		return zero, patchError(err)
+	}
+	next := old.ProtoReflect().New().Interface().(T)
+	if err := manifest.Decode(doc, next); err != nil {
+		return zero, decodeError(err)
+	}
+	return next, s.t.hold(old, preconditions(next))
 }
 
 func patchError(err error) error {
@@ -280,28 +289,6 @@ func decodeError(err error) error {
 		fields = append(fields, object.Fault{Path: p.Path, Description: p.Message})
 	}
 	return rpcerr.Invalid(fields...)
-}
-
-func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {
-	obj, err := s.place(r)
-	if err != nil {
-		return nil, err
-	}
-	key := object.KeyOf(obj)
-	if _, err := s.t.Get(ctx, key.Namespace, key.Name); rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-		created, err := s.t.Create(ctx, obj, r.options())
-		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS || rpcerr.TakenField(err) != "" {
-			return created, err
-		}
-	}
-	if fields := s.t.typeFields(obj); len(fields) > 0 {
-		return nil, rpcerr.Invalid(fields...)
-	}
-	patch, err := manifest.Encode(obj)
-	if err != nil {
-		return nil, err
-	}
-	return s.merge(ctx, r, manifest.StrategicPatch, patch, false)
 }
 
 func (s server[T]) delete(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {

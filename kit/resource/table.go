@@ -63,6 +63,8 @@ type Config[T object.Object] struct {
 	Grace func(obj T, asked *int32) (seconds int32, stays bool)
 	// Mark records the cause of a deletion in an object that remains, in the write that sets its deletion timestamp.
 	Mark func(w *Write[T], marked T)
+	// Whole is whether an application replaces the spec as a whole, since a part of it means nothing by itself.
+	Whole bool
 	// KeepStatus allows a creation to set the status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.

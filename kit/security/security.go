@@ -56,14 +56,15 @@ func Of(spec *schedulingv1.PodSpec, c *schedulingv1.Container) Context {
 // acts on although the pod would mean something else without them, and warnings about the others that no node acts on.
 func Check(path string, spec *schedulingv1.PodSpec) (faults []object.Fault, warnings []string) {
 	r := &reader{}
-	r.context(path+".securityContext", spec.GetSecurityContext(), "readOnlyRootFilesystem")
+	r.context(path+".securityContext", spec.GetSecurityContext(), "readOnlyRootFilesystem", "privileged", "capabilities",
+		"procMount", "allowPrivilegeEscalation")
 	for _, list := range []struct {
 		name string
 		of   []*schedulingv1.Container
 	}{{"initContainers", spec.GetInitContainers()}, {"containers", spec.GetContainers()}} {
 		for i, c := range list.of {
 			r.context(fmt.Sprintf("%s.%s[%d].securityContext", path, list.name, i), c.GetSecurityContext(), "fsGroup",
-				"fsGroupChangePolicy", "supplementalGroups")
+				"fsGroupChangePolicy", "supplementalGroups", "sysctls")
 		}
 	}
 	return r.Faults, r.warnings
@@ -75,35 +76,40 @@ type reader struct {
 }
 
 // context checks a security context of a pod or a container, which does not have the fields of the other one.
-func (r *reader) context(at string, context *structpb.Struct, others ...string) {
+func (r *reader) context(path string, context *structpb.Struct, others ...string) {
 	for _, name := range others {
 		if v := context.GetFields()[name]; !absent(v) {
-			r.Fault(untyped.Join(at, name), "is not a field of it")
+			r.Fault(untyped.Join(path, name), "is not a field of it")
 			return
 		}
 	}
 	for _, name := range []string{"runAsUser", "runAsGroup", "fsGroup"} {
-		if _, ok := r.Number(at, context, name, 0); ok && name == "fsGroup" {
-			r.warnings = append(r.warnings, at+".fsGroup: not in force as a group; "+
+		if _, ok := r.Number(path, context, name, 0); ok && name == "fsGroup" {
+			r.warnings = append(r.warnings, path+".fsGroup: not in force as a group; "+
 				"each container of a pod can write its volumes without it")
 		}
 	}
-	r.Flag(at, context, "runAsNonRoot")
-	r.Flag(at, context, "readOnlyRootFilesystem")
-	profile := r.Object(at, context, "seccompProfile")
-	switch t := r.Text(at+".seccompProfile", profile, "type"); t {
+	r.Flag(path, context, "runAsNonRoot")
+	r.Flag(path, context, "readOnlyRootFilesystem")
+	profile := r.Object(path, context, "seccompProfile")
+	switch t := r.Text(path+".seccompProfile", profile, "type"); t {
 	case RuntimeDefault, Unconfined:
 	case "":
 		if profile != nil {
-			r.Fault(at+".seccompProfile.type", "must be set")
+			r.Fault(path+".seccompProfile.type", "must be set")
 		}
 	case "Localhost":
-		r.Fault(at+".seccompProfile.type", "Localhost is not in force yet: nodes have no profiles of their own")
+		r.Fault(path+".seccompProfile.type", "Localhost is not in force yet: nodes have no profiles of their own")
 	default:
-		r.Fault(at+".seccompProfile.type", "supported values: %q, %q", RuntimeDefault, Unconfined)
+		r.Fault(path+".seccompProfile.type", "supported values: %q, %q", RuntimeDefault, Unconfined)
 	}
+	r.notInForce(path, context)
+}
+
+// notInForce refuses what no node acts on although the pod would mean something else without it, and warns of the rest.
+func (r *reader) notInForce(path string, context *structpb.Struct) {
 	for _, name := range slices.Sorted(maps.Keys(context.GetFields())) {
-		v, at := context.GetFields()[name], untyped.Join(at, name)
+		v, at := context.GetFields()[name], untyped.Join(path, name)
 		switch name {
 		case "runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "seccompProfile":
 		case "fsGroupChangePolicy": // a volume is the pod's in any case
@@ -112,7 +118,25 @@ func (r *reader) context(at string, context *structpb.Struct, others ...string) 
 				r.Fault(at, "is not in force yet: a pod has no supplementary groups")
 			}
 		case "capabilities": // what is to be dropped is dropped, or is of no use outside the pod
-			r.warnUnless(unset(v.GetStructValue().GetFields()["add"]), at+".add")
+			if !unset(r.Object(path, context, name).GetFields()["add"]) {
+				r.Fault(at+".add", "is not in force: a container has no capabilities outside its pod")
+			}
+		case "privileged":
+			if r.Flag(path, context, name) {
+				r.Fault(at, "is not in force: a container has no rights outside its pod")
+			}
+		case "sysctls":
+			if !unset(v) {
+				r.Fault(at, "is not in force: a pod has the kernel parameters of its host")
+			}
+		case "procMount":
+			if t := r.Text(path, context, name); t != "" && t != "Default" {
+				r.Fault(at, "is not in force: supported value: %q", "Default")
+			}
+		case "appArmorProfile":
+			if t := r.Text(at, r.Object(path, context, name), "type"); t != "" && t != Unconfined {
+				r.Fault(at+".type", "is not in force: supported value: %q", Unconfined)
+			}
 		default:
 			r.warnUnless(unset(v), at)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,9 +25,10 @@ type gate struct {
 	open  chan struct{}
 	count atomic.Int64
 
-	stuck atomic.Bool  // one transaction never gets an answer: the first
-	pass  atomic.Int64 // after so many
-	late  chan func()  // receives what sends it after all
+	stuckKey string        // the first transaction that writes this key never gets an answer
+	stuck    atomic.Bool   // it was sent
+	late     chan func()   // receives what sends it after all
+	reopen   chan struct{} // later transactions wait until it is closed
 }
 
 func (g *gate) client(t testing.TB) *clientv3.Client {
@@ -41,7 +43,7 @@ func (g *gate) client(t testing.TB) *clientv3.Client {
 				if txn, ok := req.(*etcdserverpb.TxnRequest); ok && len(txn.Compare) > 0 {
 					g.count.Add(1)
 					<-g.open
-					if g.pass.Add(-1) < 0 && g.stuck.CompareAndSwap(true, false) {
+					if g.stuckKey != "" && writes(txn, g.stuckKey) && g.stuck.CompareAndSwap(false, true) {
 						g.late <- func() {
 							if err := invoke(context.WithoutCancel(ctx), method, req, new(etcdserverpb.TxnResponse), cc); err != nil {
 								t.Errorf("the attempt that was held: %v", err)
@@ -49,6 +51,9 @@ func (g *gate) client(t testing.TB) *clientv3.Client {
 						}
 						<-ctx.Done()
 						return ctx.Err()
+					}
+					if g.stuck.Load() {
+						<-g.reopen
 					}
 				}
 				return invoke(ctx, method, req, reply, cc, opts...)
@@ -59,6 +64,12 @@ func (g *gate) client(t testing.TB) *clientv3.Client {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+func writes(txn *etcdserverpb.TxnRequest, key string) bool {
+	return slices.ContainsFunc(txn.Success, func(op *etcdserverpb.RequestOp) bool {
+		return string(op.GetRequestPut().GetKey()) == key
+	})
 }
 
 // await waits until a condition holds.
@@ -81,7 +92,10 @@ type crowd struct {
 }
 
 func newCrowd(t testing.TB) *crowd {
-	c := &crowd{gate: &gate{open: make(chan struct{}), late: make(chan func(), 1)}, plain: etcdtest.Store(t)}
+	c := &crowd{
+		gate:  &gate{open: make(chan struct{}), late: make(chan func(), 1), reopen: make(chan struct{})},
+		plain: etcdtest.Store(t),
+	}
 	c.s = store.New(c.client(t), c.plain.Prefix())
 	c.s.ShareWait(time.Hour)
 	for i := range store.SharedAtOnce {
@@ -95,10 +109,10 @@ func newCrowd(t testing.TB) *crowd {
 	return c
 }
 
-// stuckFrom lets the transactions go that are held, but for those after the first n.
-func (g *gate) stuckFrom(n int) {
-	g.pass.Store(int64(n))
-	g.stuck.Store(true)
+// stuckAt lets the transactions go that are held, but for the first that writes a key and those after it, which wait
+// until reopen is closed: what is sent again because an answer is late must not take its place.
+func (g *gate) stuckAt(key string) {
+	g.stuckKey = key
 	close(g.open)
 }
 
@@ -239,10 +253,11 @@ func TestAnAttemptOfManyDoesNothingForACallerThatGaveUp(t *testing.T) {
 		}
 	})
 	await(t, "both wait", func() bool { return c.s.Waiting() == 2 })
-	c.stuckFrom(store.SharedAtOnce)
+	c.stuckAt(c.plain.Prefix() + "a")
 	send := <-c.late
 	cancel()
 	<-gaveUp
+	close(c.reopen)
 	commit(t, c.s, store.Check("none", 0))
 	send()
 	c.group.Wait()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,7 +95,8 @@ func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
 	writer, reader, line := watchedLine(t)
 	at := commit(t, writer, store.Put("start", nil, 0))
 	w := reader.Watch(t.Context(), "", at)
-	go func() {
+	var writes sync.WaitGroup
+	writes.Go(func() {
 		for i := range changes {
 			if _, err := writer.Commit(t.Context(), store.Put(fmt.Sprintf("a%d", i), nil, 0),
 				store.Put(fmt.Sprintf("b%d", i), nil, 0)); err != nil {
@@ -102,7 +104,7 @@ func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
 				return
 			}
 		}
-	}()
+	})
 	for i := range changes {
 		b := nextChange(t, w)
 		if len(b.Events) != 2 || b.Events[0].Record.Key != fmt.Sprintf("a%d", i) ||
@@ -113,6 +115,7 @@ func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
 			line.cut()
 		}
 	}
+	writes.Wait() // a change may be seen before its write has its answer
 }
 
 func TestASilentStreamIsReplaced(t *testing.T) {

@@ -159,14 +159,16 @@ func TestAHealthCheckStopsAtTooMany(t *testing.T) {
 // The copy of the nodes keeps its last state while eviction-controller does not answer. Nothing is deleted by it.
 func TestAHealthCheckDoesNotTrustACopy(t *testing.T) {
 	w := newWorld(t)
-	w.start()
+	leader := w.start()
 	list := w.workers()
 	c, parts := w.controllers() // of a process that does not lead, whose plan is the same
 	background(t, parts...)
 	w.ready(list[0], "False")
 	eventually(t, func() error {
-		if n, ok := c.Nodes.Lookup("", list[0]); !ok || n.GetStatus().GetConditions()[0].GetStatus() != "False" {
-			return errors.New("the copy does not have it yet")
+		for _, copied := range []*Controller{leader, c} {
+			if n, ok := copied.Nodes.Lookup("", list[0]); !ok || n.GetStatus().GetConditions()[0].GetStatus() != "False" {
+				return errors.New("the copies do not have it yet")
+			}
 		}
 		return nil
 	})

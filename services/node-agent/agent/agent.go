@@ -65,6 +65,8 @@ type Config struct {
 	// Conditions returns what the agent observes of its node beside readiness, a list that is never changed; nil if it
 	// observes nothing.
 	Conditions func() []*nodev1.NodeCondition
+	// NotReady returns why the node is not ready, empty if it is; nil if it is while the agent runs.
+	NotReady func() string
 	// Images returns the images of the node, a list that is never changed; nil if the agent knows of none.
 	Images func() []*nodev1.ContainerImage
 	// Conn is the connection to the cluster.

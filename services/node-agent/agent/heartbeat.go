@@ -73,5 +73,9 @@ func (c *conditions) news() []*nodev1.NodeCondition {
 }
 
 func (a *Agent) heartbeat(said *conditions) *nodev1.HeartbeatRequest {
-	return &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID, Conditions: said.news()}
+	r := &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID, Conditions: said.news()}
+	if a.cfg.NotReady != nil {
+		r.NotReady = a.cfg.NotReady()
+	}
+	return r
 }

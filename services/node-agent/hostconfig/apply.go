@@ -7,31 +7,22 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes
 // wrong, or an end of ctx, takes back whatever was done.
 func (h *Host) apply(ctx context.Context, st state, cfg *configv1.MachineConfig, reboot bool) (state, wanted, error) {
-	if err := h.clear(st); err != nil {
-		return st, wanted{}, err
-	}
-	before, err := st.config()
+	before, was, err := h.heal(ctx, st)
 	if err != nil {
 		return st, wanted{}, err
-	}
-	was := wanted{}
-	if before != nil {
-		if was, err = read(nil, before); err != nil {
-			return st, wanted{}, fmt.Errorf("present configuration %s: %w", st.Name, err)
-		}
 	}
 	is, err := read(before, cfg)
 	if err != nil {
@@ -144,6 +135,9 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next stat
 			return fmt.Errorf("%q: %w", "/"+o.undo.Path, err)
 		}
 	}
+	if err := h.tree.sync(changed(ops)); err != nil {
+		return err
+	}
 	if err := h.units.change(ctx, was, is, h.root()); err != nil {
 		return err
 	}
@@ -153,22 +147,36 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next stat
 	return save(h.cfg.Dir, currentFile, next)
 }
 
-// takeBack undoes a journal. What it leaves is undone at the next start, since the journal stays.
+func changed(ops []op) []string {
+	var out []string
+	for _, o := range ops {
+		out = append(out, o.undo.Path)
+	}
+	return out
+}
+
+// takeBack undoes a journal. What it leaves is healed later, since the journal stays.
 func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
 	// This ignores the cancellation of ctx: a partial change must not stay.
 	ctx = context.WithoutCancel(ctx)
-	err := h.undo(j)
-	return errors.Join(err, h.units.back(ctx, is, was, h.root()))
+	if err := errors.Join(h.undo(j), h.units.back(ctx, is, was, h.root())); err != nil {
+		return err
+	}
+	return remove(h.cfg.Dir, journalFile)
 }
 
+// undo puts back the files of a journal, all that it can.
 func (h *Host) undo(j journal) error {
+	var broken []error
+	var paths []string
 	for _, s := range slices.Backward(j.Undo) {
+		paths = append(paths, s.Path)
 		if err := h.tree.restore(s); err != nil {
-			return fmt.Errorf("take back %q: %w", "/"+s.Path, err)
+			broken = append(broken, fmt.Errorf("take back %q: %w", "/"+s.Path, err))
 		}
 	}
 	h.tree.tidy(j.Made)
-	return remove(h.cfg.Dir, journalFile)
+	return errors.Join(append(broken, h.tree.sync(paths))...)
 }
 
 // settle clears away what a finished change needs no more.
@@ -181,7 +189,7 @@ func (h *Host) settle(next state) {
 }
 
 func remove(dir, name string) error {
-	if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -190,23 +198,65 @@ func remove(dir, name string) error {
 // recall takes back a change that a killed agent left half-made, and returns the state of the machine.
 func (h *Host) recall() (state, error) {
 	var st state
-	if _, err := load(h.cfg.Dir, currentFile, &st); err != nil {
+	found, err := load(h.cfg.Dir, currentFile, &st)
+	if err == nil && found && st.Name == "" {
+		err = fmt.Errorf("%s: it names no configuration", currentFile)
+	}
+	if err != nil {
+		return state{}, err
+	}
+	j, err := h.pending(st)
+	if err != nil || j == nil {
 		return st, err
 	}
-	return st, h.clear(st)
+	h.cfg.Log.Info("half-made change is taken back", "config", j.Config)
+	if err := h.undo(*j); err != nil {
+		return st, err
+	}
+	return st, remove(h.cfg.Dir, journalFile) // the units follow in resume
 }
 
-// clear takes back the change of a journal that is still there, unless it is the one that led to the present state.
-func (h *Host) clear(st state) error {
+// pending returns the journal of a change that was not finished, nil if there is none. One that led to the present
+// state is cleared away.
+func (h *Host) pending(st state) (*journal, error) {
 	var j journal
 	found, err := load(h.cfg.Dir, journalFile, &j)
-	if err != nil || !found {
-		return err
-	}
-	if j.Change == st.Change {
+	switch {
+	case err != nil || !found:
+		return nil, err
+	case j.Change == "":
+		return nil, fmt.Errorf("%s: it names no change", journalFile)
+	case j.Change == st.Change:
 		h.settle(st)
-		return nil
+		return nil, nil
 	}
-	h.cfg.Log.Info("half-made change is taken back", "config", j.Config)
-	return h.undo(j)
+	return &j, nil
+}
+
+// heal takes back a change that could not be taken back when it failed: its files, and then the units, of which some
+// may have ended or begun. The journal goes last, so that a failure or a kill in between is healed again. It returns
+// the present configuration, nil for a machine without one, and what that wants.
+func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wanted, error) {
+	is := wanted{}
+	cfg, err := st.config()
+	if err != nil {
+		return nil, is, err
+	}
+	if cfg != nil {
+		if is, err = read(cfg, cfg); err != nil {
+			return nil, is, fmt.Errorf("present configuration %s: %w", st.Name, err)
+		}
+	}
+	j, err := h.pending(st)
+	if err != nil || j == nil {
+		return cfg, is, err
+	}
+	h.cfg.Log.InfoContext(ctx, "half-made change is taken back", "config", j.Config)
+	if err := h.undo(*j); err != nil {
+		return nil, is, err
+	}
+	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {
+		return nil, is, err
+	}
+	return cfg, is, remove(h.cfg.Dir, journalFile)
 }

@@ -89,9 +89,10 @@ type Host struct {
 	busy    *attempt         // nil while nothing is taken up
 }
 
-// attempt is a configuration that is being taken up.
+// attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
 type attempt struct {
 	order order
+	heals bool // it is the latter
 	end   context.CancelFunc
 	done  chan struct{}
 	st    state
@@ -156,9 +157,7 @@ func (h *Host) ready(ctx context.Context) bool {
 			said = err.Error()
 			h.cfg.Log.WarnContext(ctx, "configuration of the machine is not readable", "error", err)
 		}
-		if h.st.Name != "" { // else the cluster would take it for a machine that was never configured
-			h.say(degraded, h.st.Name, said)
-		}
+		h.say(degraded, h.st.Name, said)
 		if !again.Wait(ctx) {
 			return false
 		}
@@ -180,7 +179,7 @@ func (h *Host) open() error {
 	if err != nil || cfg == nil {
 		return err
 	}
-	is, err := read(nil, cfg)
+	is, err := read(cfg, cfg)
 	h.know(is)
 	return err
 }
@@ -267,7 +266,7 @@ func (h *Host) work(ctx context.Context) error {
 			h.next(ctx)
 		case <-drift.C:
 			if h.busy == nil && h.settled() {
-				h.compare()
+				h.check(ctx)
 			}
 		}
 	}
@@ -297,7 +296,7 @@ func (h *Host) next(ctx context.Context) {
 		h.retry.Reset()
 	}
 	if h.settled() {
-		h.compare()
+		h.check(ctx)
 		return
 	}
 	if o.config == nil || h.again != nil {
@@ -312,23 +311,44 @@ func (h *Host) next(ctx context.Context) {
 		h.fail(ctx, o, err)
 	case o.apply:
 		h.say(working, o.name(), "")
-		h.begin(ctx, o)
+		h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
+		h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
+			return h.apply(ctx, st, o.config, o.reboot)
+		})
 	default:
 		h.say(working, o.name(), "")
 	}
 }
 
-// begin takes a configuration up in the background, so that it can be abandoned.
-func (h *Host) begin(ctx context.Context, o order) {
+// check says whether the machine is as its configuration says. A change that could not be taken back comes first: it
+// has left what the configuration does not name.
+func (h *Host) check(ctx context.Context) {
+	switch j, err := h.pending(h.st); {
+	case err == nil && j == nil:
+		h.compare()
+	case h.again == nil:
+		var o order
+		if h.order != nil {
+			o = *h.order
+		}
+		h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
+			_, is, err := h.heal(ctx, st)
+			return st, is, err
+		})
+		h.busy.heals = true
+	}
+}
+
+// begin does what an order needs in the background, so that it can be abandoned.
+func (h *Host) begin(ctx context.Context, o order, do func(context.Context, state) (state, wanted, error)) {
 	ctx, end := context.WithCancel(ctx)
 	a := &attempt{order: o, end: end, done: make(chan struct{})}
 	h.busy = a
-	h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
 	st := h.st
 	go func() {
 		defer close(a.done)
 		defer end()
-		a.st, a.is, a.err = h.apply(ctx, st, o.config, o.reboot)
+		a.st, a.is, a.err = do(ctx, st)
 	}()
 }
 
@@ -337,9 +357,14 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 	a := h.busy
 	h.busy = nil
 	if a.err != nil {
-		if h.order.name() == a.order.name() {
+		if h.order == nil || h.order.name() == a.order.name() {
 			h.fail(ctx, a.order, a.err)
 		}
+		return false
+	}
+	if a.heals {
+		h.failed = ""
+		h.know(a.is)
 		return false
 	}
 	h.st, h.trouble, h.late, h.failed = a.st, "", late{}, ""
@@ -357,7 +382,7 @@ func (h *Host) fail(ctx context.Context, o order, err error) {
 	}
 	h.cfg.Log.WarnContext(ctx, "configuration is not taken up", "config", o.name(), "state", how, "error", err)
 	h.failed, h.again = o.name(), time.After(h.retry.Next())
-	h.say(how, o.name(), err.Error())
+	h.say(how, cmp.Or(o.name(), h.st.Name), err.Error())
 }
 
 // compare says whether the machine is as its configuration says.

@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -91,5 +91,5 @@ func save(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(dir, name), data, 0o600)
+	return durable.WriteFile(filepath.Join(dir, name), data, 0o600)
 }

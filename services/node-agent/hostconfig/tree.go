@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 // modeBits are what is compared of a mode.
@@ -27,10 +27,10 @@ type tree struct {
 }
 
 func openTree(dir, kept string) (*tree, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := durable.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(kept, 0o700); err != nil {
+	if err := durable.MkdirAll(kept, 0o700); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(dir)
@@ -47,6 +47,7 @@ type saved struct {
 	Mode   fs.FileMode `json:"mode,omitempty"`
 	Sum    string      `json:"sum,omitempty"`
 	Target string      `json:"target,omitempty"`
+	traits
 }
 
 // look returns the entry at a path.
@@ -60,6 +61,9 @@ func (t *tree) look(p string) (saved, error) {
 		return s, err
 	}
 	s.Mode = info.Mode() & modeBits
+	if s.traits, err = t.traitsOf(p, info); err != nil {
+		return s, fmt.Errorf("%q: %w", "/"+p, err)
+	}
 	switch info.Mode().Type() {
 	case 0:
 		content, err := t.root.ReadFile(p)
@@ -78,11 +82,14 @@ func (t *tree) look(p string) (saved, error) {
 
 // preserve keeps the content of the entry, so that it can come back.
 func (t *tree) preserve(s saved) error {
+	if err := s.returnable(); err != nil {
+		return fmt.Errorf("%q: %w", "/"+s.Path, err)
+	}
 	if s.Kind != file {
 		return nil
 	}
 	target := filepath.Join(t.kept, s.Sum)
-	if _, err := os.Stat(target); err == nil {
+	if content, err := os.ReadFile(target); err == nil && sumOf(content) == s.Sum {
 		return nil
 	}
 	content, err := t.root.ReadFile(s.Path)
@@ -92,7 +99,7 @@ func (t *tree) preserve(s saved) error {
 	if sumOf(content) != s.Sum {
 		return fmt.Errorf("%q changes while it is read", "/"+s.Path)
 	}
-	return renameio.WriteFile(target, content, 0o600)
+	return durable.WriteFile(target, content, 0o600)
 }
 
 // holds reports whether a path has the wanted entry.
@@ -125,7 +132,7 @@ func (t *tree) put(e entry) error {
 		return err
 	}
 	if e.kind == directory {
-		return t.makeDirectory(e.path, e.mode)
+		return t.makeDirectory(e)
 	}
 	if info, err := t.root.Lstat(e.path); err == nil && info.IsDir() {
 		if err := t.root.Remove(e.path); err != nil {
@@ -138,31 +145,43 @@ func (t *tree) put(e entry) error {
 		if err := t.root.Symlink(e.target, temp); err != nil {
 			return err
 		}
-	} else if err := t.write(temp, e.content, e.mode); err != nil {
+		if o := e.traits.Owner; o != nil {
+			if err := t.root.Lchown(temp, int(o.User), int(o.Group)); err != nil {
+				return err
+			}
+		}
+	} else if err := t.write(temp, e); err != nil {
 		return err
 	}
 	return t.root.Rename(temp, e.path)
 }
 
-func (t *tree) makeDirectory(p string, mode fs.FileMode) error {
-	if info, err := t.root.Lstat(p); err == nil && !info.IsDir() {
-		if err := t.root.Remove(p); err != nil {
+func (t *tree) makeDirectory(e entry) error {
+	if info, err := t.root.Lstat(e.path); err == nil && !info.IsDir() {
+		if err := t.root.Remove(e.path); err != nil {
 			return err
 		}
 	}
-	if err := t.root.MkdirAll(p, defaultDirectoryMode); err != nil {
+	if err := t.root.MkdirAll(e.path, defaultDirectoryMode); err != nil {
 		return err
 	}
-	return t.root.Chmod(p, mode)
+	f, err := t.root.Open(e.path)
+	if errors.Is(err, fs.ErrPermission) {
+		return t.root.Chmod(e.path, e.mode) // one that cannot be read is none that was made here
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.traits.give(f, e.mode), f.Sync(), f.Close())
 }
 
-func (t *tree) write(p string, content []byte, mode fs.FileMode) error {
+func (t *tree) write(p string, e entry) error {
 	f, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	_, err = f.Write(e.content)
+	return errors.Join(err, e.traits.give(f, e.mode), f.Sync(), f.Close())
 }
 
 // tempName returns the name of a path's entry before its rename; however long that one's name is, this one is not too
@@ -177,7 +196,7 @@ func (t *tree) restore(s saved) error {
 		return err
 	}
 	_ = t.root.Remove(tempName(s.Path))
-	e := entry{path: s.Path, kind: s.Kind, mode: s.Mode, target: s.Target}
+	e := entry{path: s.Path, kind: s.Kind, mode: s.Mode, target: s.Target, traits: s.traits}
 	switch s.Kind {
 	case absent:
 		err := t.root.Remove(s.Path)
@@ -190,9 +209,34 @@ func (t *tree) restore(s saved) error {
 		if err != nil {
 			return err
 		}
+		if sumOf(content) != s.Sum {
+			return errors.New("the content that was kept of it is damaged")
+		}
 		e.content = content
 	}
 	return t.put(e)
+}
+
+// sync has renames and removals at paths survive a loss of power: it syncs the directories that hold them, up to the
+// root, since some of these may be new.
+func (t *tree) sync(paths []string) error {
+	done := map[string]bool{}
+	for _, p := range paths {
+		for dir := path.Dir(p); !done[dir]; dir = path.Dir(dir) {
+			done[dir] = true
+			f, err := t.root.Open(dir)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				continue // it went, too
+			}
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(f.Sync(), f.Close()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // missing returns the directories above a path that are not there, the outermost first.

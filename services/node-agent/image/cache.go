@@ -22,7 +22,7 @@ import (
 
 // Files of a cache:
 //
-//	DIR/sha256-HEX/root/        the files of the image with that digest
+//	DIR/sha256-HEX/root/        the files of the image with that digest, unless a Keeper has them
 //	DIR/sha256-HEX/image.json   what is known of it
 //	DIR/.new-RANDOM/            an image that is being unpacked
 //	DIR/.old-RANDOM/            one that is being removed
@@ -39,14 +39,14 @@ const (
 	digestShape = "sha256:"
 )
 
-// Cached is an image that is unpacked.
+// Cached is an image that is unpacked, or that a Keeper has.
 type Cached struct {
 	Digest string   `json:"digest"`
 	Names  []string `json:"names"` // references that led to it, the last one first
 	// Signed has the hashes of the sets of key rings by which it was found to be signed, the last one first.
 	Signed []string `json:"signed,omitempty"`
 	Config Config   `json:"config"`
-	Bytes  int64    `json:"bytes"` // of its files
+	Bytes  int64    `json:"bytes"` // of its files, or what its keeper says
 	// Detected is when it was unpacked, Used when a container last got it.
 	Detected time.Time `json:"detected"`
 	Used     time.Time `json:"used"`
@@ -54,14 +54,21 @@ type Cached struct {
 	Boot   string `json:"boot"`
 	Synced bool   `json:"synced"`
 
-	Root string `json:"-"` // directory of its files, which are never changed
+	ID   string `json:"id,omitempty"` // what its Keeper calls it; empty if it is unpacked here
+	Root string `json:"-"`            // directory of its files, which are never changed; empty with a Keeper
 }
 
 // cache holds images that are unpacked, each once.
 type cache struct {
-	dir  string
-	boot string // of the host
-	log  *slog.Logger
+	dir    string
+	disk   func() string // returns a directory of the disk that the files of images are on
+	boot   string        // of the host
+	keeper Keeper        // nil: images are unpacked into dir
+	log    *slog.Logger
+
+	// removal is held while the keeper removes an image, and while one that it has got is entered: it must not be removed
+	// under another digest, or from an earlier time.
+	removal chan struct{}
 
 	mu      sync.Mutex
 	images  map[string]*Cached // by digest; an image is replaced, never changed
@@ -70,6 +77,8 @@ type cache struct {
 	changed chan struct{} // closed when images change
 	work    sync.WaitGroup
 	rest    []string // directories that are no images, to be removed
+	// doubtful are the images that the keeper may have incomplete, by digest, with their IDs; empty: not known.
+	doubtful map[string]string
 }
 
 // flight is one image that is being unpacked, for all that wait for it.
@@ -85,10 +94,11 @@ type flight struct {
 var errNobodyWaits = errors.New("no pod waits for the image any more")
 
 // openCache returns the images that are complete, and removes what else is there.
-func openCache(dir string, log *slog.Logger) (*cache, error) {
+func openCache(dir string, disk func() string, keeper Keeper, log *slog.Logger) (*cache, error) {
 	c := &cache{
-		dir: dir, log: log, images: map[string]*Cached{}, leases: map[string]int{}, flights: map[string]*flight{},
-		changed: make(chan struct{}),
+		dir: dir, disk: disk, keeper: keeper, log: log, removal: make(chan struct{}, 1), images: map[string]*Cached{},
+		leases: map[string]int{}, flights: map[string]*flight{}, changed: make(chan struct{}),
+		doubtful: map[string]string{},
 	}
 	if raw, err := os.ReadFile(bootIDFile); err == nil {
 		c.boot = strings.TrimSpace(string(raw))
@@ -107,6 +117,9 @@ func openCache(dir string, log *slog.Logger) (*cache, error) {
 		i, err := c.load(e.Name())
 		if err != nil {
 			log.Warn("unpacked image is discarded", "image", e.Name(), "error", err)
+			if keeper != nil {
+				c.doubt(e.Name(), i)
+			}
 			old := oldPart + rand.Text()
 			if err := os.Rename(filepath.Join(dir, e.Name()), filepath.Join(dir, old)); err != nil {
 				return nil, err
@@ -119,27 +132,43 @@ func openCache(dir string, log *slog.Logger) (*cache, error) {
 	return c, nil
 }
 
+// load reads what is known of an image. With an error the image is none, and nil if nothing is known.
 func (c *cache) load(name string) (*Cached, error) {
 	raw, err := os.ReadFile(filepath.Join(c.dir, name, imageFile))
 	if err != nil {
 		return nil, err
 	}
-	i := &Cached{Root: filepath.Join(c.dir, name, rootDir)}
+	i := &Cached{}
 	if err := json.Unmarshal(raw, i); err != nil {
 		return nil, err
 	}
-	switch _, err := os.Stat(i.Root); {
+	switch err := c.locate(i, name); {
 	case err != nil:
-		return nil, err
+		return i, err
 	case nameOf(i.Digest) != name:
-		return nil, fmt.Errorf("it is %q", i.Digest)
+		return i, fmt.Errorf("it is %q", i.Digest)
 	case !i.Synced && i.Boot != c.boot:
-		return nil, errors.New("the host was restarted before it was on the disk")
+		return i, errors.New("the host was restarted before it was on the disk")
 	}
 	return i, nil
 }
 
+// locate finds the files of an image, which an agent with another runtime may have got.
+func (c *cache) locate(i *Cached, name string) error {
+	if c.keeper != nil {
+		if i.ID == "" {
+			return errors.New("the runtime does not have it")
+		}
+		return nil
+	}
+	i.Root = filepath.Join(c.dir, name, rootDir)
+	_, err := os.Stat(i.Root)
+	return err
+}
+
 func nameOf(digest string) string { return digestPart + strings.TrimPrefix(digest, digestShape) }
+
+func digestOf(name string) string { return digestShape + strings.TrimPrefix(name, digestPart) }
 
 // sweep removes what was no image when the cache was opened: what an earlier agent had not completed, or not removed.
 func (c *cache) sweep(ctx context.Context) {
@@ -151,6 +180,7 @@ func (c *cache) sweep(ctx context.Context) {
 			c.log.WarnContext(ctx, "rest of an image not removed", "file", name, "error", err)
 		}
 	}
+	c.sweepKeeper(ctx)
 }
 
 // find returns the image with a digest, or nil.
@@ -198,10 +228,22 @@ func (c *cache) ensure(ctx context.Context, img *Image, names []string, p *Progr
 		if i := c.images[img.Digest]; i != nil {
 			c.leases[i.Digest]++
 			c.mu.Unlock()
-			return c.use(i, names), nil
+			has, err := c.has(ctx, i)
+			if has {
+				return c.use(i, names), nil
+			}
+			c.release(i.Digest)
+			if err != nil {
+				return nil, err
+			}
+			continue
 		}
 		f := c.flights[img.Digest]
 		if f == nil {
+			if flown && img.close != nil { // the registry is not asked any more
+				c.mu.Unlock()
+				return nil, fmt.Errorf("%w: it was removed at once", errTransfer)
+			}
 			flown = true
 			f = c.fly(img, names, slot)
 		}
@@ -230,15 +272,15 @@ func (c *cache) ensure(ctx context.Context, img *Image, names []string, p *Progr
 func (c *cache) fly(img *Image, names []string, slot func(context.Context) (func(), error)) *flight {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	f := &flight{cancel: cancel, done: make(chan struct{}), progress: img.received}
+	if c.keeper != nil {
+		f.progress = &progress{total: img.bytes} // what the keeper gets, also of an image on the disk
+	}
 	c.flights[img.Digest] = f
 	c.work.Go(func() {
-		i, err := c.unpack(ctx, img, names, slot)
+		err := c.unpack(ctx, img, names, slot, f.progress)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if f.err = err; err == nil {
-			c.images[i.Digest] = i
-			c.signal()
-		}
+		f.err = err
 		delete(c.flights, img.Digest)
 		close(f.done)
 		cancel(nil)
@@ -252,12 +294,13 @@ func (c *cache) signal() {
 	c.changed = make(chan struct{})
 }
 
+// unpack gets an image and enters it.
 func (c *cache) unpack(ctx context.Context, img *Image, names []string,
-	slot func(context.Context) (func(), error),
-) (_ *Cached, err error) {
+	slot func(context.Context) (func(), error), p *progress,
+) (err error) {
 	free, err := slot(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer free()
 	if img.close != nil {
@@ -265,46 +308,56 @@ func (c *cache) unpack(ctx context.Context, img *Image, names []string,
 		defer img.close(nil)
 	}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	dir, err := os.MkdirTemp(c.dir, newPart)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, process.RemoveAll(dir))
 		}
 	}()
-	if err := os.Mkdir(filepath.Join(dir, rootDir), 0o700); err != nil {
-		return nil, err
-	}
-	bytes, err := img.unpack(ctx, filepath.Join(dir, rootDir))
-	if err != nil {
-		return nil, err
-	}
 	to := filepath.Join(c.dir, nameOf(img.Digest))
-	now := time.Now().UTC()
-	i := &Cached{
-		Digest: img.Digest, Names: names, Config: img.Config, Bytes: bytes, Detected: now, Used: now, Boot: c.boot,
-		Root: filepath.Join(to, rootDir),
+	i := &Cached{Digest: img.Digest, Names: names, Config: img.Config, Boot: c.boot}
+	if c.keeper == nil {
+		i.Root = filepath.Join(to, rootDir)
+		if err := os.Mkdir(filepath.Join(dir, rootDir), 0o700); err != nil {
+			return err
+		}
+		i.Bytes, err = img.unpack(ctx, filepath.Join(dir, rootDir))
+	} else {
+		var entered func()
+		if entered, err = c.handOver(ctx, img, i, p); err == nil {
+			defer entered()
+		}
 	}
+	if err != nil {
+		return err
+	}
+	i.Detected = time.Now().UTC()
+	i.Used = i.Detected
 	if err := write(dir, i); err != nil {
-		return nil, err
+		return err
 	}
 	if err := process.RemoveAll(to); err != nil { // one that could not be read
-		return nil, err
+		return err
 	}
 	if err := os.Rename(dir, to); err != nil {
-		return nil, err
+		return err
 	}
+	c.mu.Lock()
+	c.images[i.Digest] = i
+	c.signal()
+	c.mu.Unlock()
 	c.work.Go(func() { c.sync(img.Digest) })
-	return i, nil
+	return nil
 }
 
 // sync has the image survive a crash of the host.
 func (c *cache) sync(digest string) {
-	f, err := os.Open(c.dir)
+	f, err := os.Open(c.disk())
 	if err == nil {
 		err = errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 	}
@@ -366,10 +419,14 @@ func (c *cache) use(i *Cached, names []string) *Cached {
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !slices.Equal(c.images[i.Digest].Names, i.Names) || len(others) > 0 {
+	now := c.images[i.Digest]
+	if now == nil { // its keeper has lost it since
+		return i
+	}
+	if !slices.Equal(now.Names, i.Names) || len(others) > 0 {
 		c.signal()
 	}
-	return c.images[i.Digest]
+	return now
 }
 
 // note changes what is known of an image; if that is not written, an earlier state of it is known after a restart.
@@ -396,20 +453,37 @@ func (c *cache) list() (images []*Cached, leased map[string]bool, changed <-chan
 
 // drop removes an image that no job uses, and that was not used since a time.
 func (c *cache) drop(digest string, used time.Time) error {
+	if c.keeper != nil {
+		return c.dropKept(digest, used)
+	}
 	c.mu.Lock()
-	if i := c.images[digest]; i == nil || c.leases[digest] > 0 || i.Used.After(used) {
+	if !c.unused(digest, used) {
 		c.mu.Unlock()
 		return nil
 	}
+	old, err := c.discard(digest)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return process.RemoveAll(old)
+}
+
+// unused reports whether there is an image that no job uses, and that was not used since a time. The lock is held.
+func (c *cache) unused(digest string, used time.Time) bool {
+	i := c.images[digest]
+	return i != nil && c.leases[digest] == 0 && !i.Used.After(used)
+}
+
+// discard has an image be none any more, and returns the directory that is left of it. The lock is held.
+func (c *cache) discard(digest string) (string, error) {
 	old := filepath.Join(c.dir, oldPart+rand.Text())
 	if err := os.Rename(filepath.Join(c.dir, nameOf(digest)), old); err != nil {
-		c.mu.Unlock()
-		return err
+		return "", err
 	}
 	delete(c.images, digest)
 	c.signal()
-	c.mu.Unlock()
-	return process.RemoveAll(old)
+	return old, nil
 }
 
 // end cancels what is under way and waits for it.

@@ -53,6 +53,7 @@ type Image struct {
 	index    string // digest of the index that led to it; empty without one
 	image    v1.Image
 	diffIDs  []v1.Hash
+	bytes    int64       // of its layers and its configuration, as its manifest says
 	received *progress   // nil on the disk
 	close    func(error) // ends what a registry sends of it; nil on the disk
 }
@@ -214,9 +215,13 @@ func read(image v1.Image, digest v1.Hash) (*Image, error) {
 	if len(config.RootFS.DiffIDs) != len(manifest.Layers) {
 		return nil, fmt.Errorf("%d layers, but digests of %d", len(manifest.Layers), len(config.RootFS.DiffIDs))
 	}
+	bytes := manifest.Config.Size
+	for _, l := range manifest.Layers {
+		bytes += l.Size
+	}
 	c := config.Config
 	return &Image{
-		Digest: digest.String(), image: image, diffIDs: config.RootFS.DiffIDs,
+		Digest: digest.String(), image: image, diffIDs: config.RootFS.DiffIDs, bytes: bytes,
 		Config: Config{
 			Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir, User: c.User,
 		},

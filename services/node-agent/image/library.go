@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/registry"
 )
 
 var (
@@ -37,20 +39,37 @@ const maxWork = 2
 
 // LibraryConfig says where images come from and where they are kept.
 type LibraryConfig struct {
-	Dir     string   // of unpacked images, the agent's own
+	Dir     string   // of unpacked images, the agent's own; with a Keeper, of what is known of them
 	Layouts []string // directories with OCI layouts
 	// Settings are files that say how registries are reached, read before each pull: the first that exists.
 	Settings []string
-	// Patience is how long a registry may take for the next 64 KiB; 0 means defaultPatience.
+	// Patience is how long a registry may take for the next 64 KiB; 0 means a minute.
 	Patience time.Duration
-	Log      *slog.Logger
+	// Keeper keeps the files of images; nil: they are unpacked into Dir.
+	Keeper Keeper
+	// Disk returns a directory of the disk that the Keeper has images on, empty as long as that is not known; nil, or
+	// empty: Dir.
+	Disk func() string
+	Log  *slog.Logger
 }
 
-// Library gets images and keeps them unpacked. Make it with NewLibrary; its methods may be called concurrently.
+// disk returns a directory of the disk that the images are on.
+func (c LibraryConfig) disk() string {
+	if c.Disk != nil {
+		if dir := c.Disk(); dir != "" {
+			return dir
+		}
+	}
+	return c.Dir
+}
+
+// Library gets images and keeps them unpacked, or has a Keeper keep them. Make it with NewLibrary; its methods may be
+// called concurrently.
 type Library struct {
-	cfg     LibraryConfig
-	layouts *Store
-	cache   *cache
+	cfg      LibraryConfig
+	layouts  *Store
+	cache    *cache
+	builtins builtins
 
 	mu    sync.Mutex
 	slots map[string]chan struct{} // by host
@@ -58,10 +77,7 @@ type Library struct {
 
 // NewLibrary returns a library with the images that an earlier one had unpacked.
 func NewLibrary(cfg LibraryConfig) (*Library, error) {
-	if cfg.Patience == 0 {
-		cfg.Patience = defaultPatience
-	}
-	c, err := openCache(cfg.Dir, cfg.Log)
+	c, err := openCache(cfg.Dir, cfg.disk, cfg.Keeper, cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("unpacked images: %w", err)
 	}
@@ -79,7 +95,7 @@ func (l *Library) Run(ctx context.Context) {
 type Request struct {
 	Ref         string
 	Policy      string // Always, IfNotPresent or Never; empty: Kubernetes' default
-	Credentials []Credential
+	Credentials []registry.Credential
 	// Near means that no registry of another host is asked that the settings do not name as a mirror.
 	Near bool
 }
@@ -97,7 +113,8 @@ func (p *Progress) String() string {
 	return fmt.Sprintf("%.1f of %.1f MB", float64(min(at.received.Load(), at.total))/mega, float64(at.total)/mega)
 }
 
-// Get returns an image that is unpacked. Release ends its use. The error is one of this package's, or ctx's.
+// Get returns an image that is unpacked, or that the Keeper has. Release ends its use. The error is one of this
+// package's, or ctx's.
 func (l *Library) Get(ctx context.Context, r Request, p *Progress) (*Cached, error) {
 	if n := Name(r.Ref); n != path.Clean(n) { // it would get around the rules for another name
 		return nil, fmt.Errorf("%w: %q", ErrInvalidName, r.Ref)
@@ -132,6 +149,13 @@ func (l *Library) Get(ctx context.Context, r Request, p *Progress) (*Cached, err
 			if i == nil {
 				continue
 			}
+			if has, err := l.cache.has(ctx, i); !has {
+				l.Release(i)
+				if err != nil {
+					return nil, err
+				}
+				continue
+			}
 			if unsigned = l.signed(ctx, judge, i); unsigned == nil {
 				return l.cache.use(i, []string{written(r.Ref)}), nil
 			}
@@ -159,13 +183,13 @@ func (l *Library) Release(i *Cached) { l.cache.release(i.Digest) }
 func (l *Library) pull(ctx context.Context, settings Settings, j judge, ref name.Reference, r Request, p *Progress) (
 	*Cached, error,
 ) {
-	sources, err := settings.sources(ref, r.Credentials, l.cfg.Patience)
+	sources, err := settings.Registries.Sources(ref, r.Credentials, l.cfg.Patience)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(err))
 	}
 	kind, why := ErrNotFound, []string{}
 	for _, s := range sources {
-		if r.Near && !s.near {
+		if r.Near && !s.Near {
 			continue
 		}
 		i, err := l.from(ctx, s, r, j, p)
@@ -201,12 +225,12 @@ func (p pulling) Error() string { return p.text }
 // Unwrap returns which of the package's errors it is.
 func (p pulling) Unwrap() error { return p.kind }
 
-func (l *Library) from(ctx context.Context, s source, r Request, j judge, p *Progress) (*Cached, error) {
-	img, err := s.open(ctx)
+func (l *Library) from(ctx context.Context, s registry.Source, r Request, j judge, p *Progress) (*Cached, error) {
+	img, err := pull(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return l.unpacked(ctx, img, r, j, p, s.endpoint.host)
+	return l.unpacked(ctx, img, r, j, p, s.Host)
 }
 
 // unpacked returns an image of a host, or of the disk, when it was judged and is unpacked.
@@ -260,8 +284,8 @@ func (l *Library) Knows(ref string) bool {
 	if err != nil {
 		return false
 	}
-	r, ok := settings.Registries[hostName(parsed.Context().RegistryStr())]
-	return ok && len(r.Mirrors) > 0 || isLoopback(hostOnly(parsed.Context().RegistryStr()))
+	r, ok := settings.Registries[registry.HostName(parsed.Context().RegistryStr())]
+	return ok && len(r.Mirrors) > 0 || registry.IsLoopback(registry.HostOnly(parsed.Context().RegistryStr()))
 }
 
 // List returns the images that are unpacked, in order of their digests, and a channel that is closed when they change.
@@ -282,7 +306,7 @@ func (l *Library) Remove(digest string, used time.Time) error { return l.cache.d
 // Disk returns the size of the disk that the images are on, and what of it is free for the agent, in bytes.
 func (l *Library) Disk() (capacity, available int64, err error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(l.cfg.Dir, &st); err != nil {
+	if err := unix.Statfs(l.cfg.disk(), &st); err != nil {
 		return 0, 0, err
 	}
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
@@ -324,7 +348,7 @@ func written(ref string) string {
 }
 
 func inFull(ref name.Reference) string {
-	return hostName(ref.Context().RegistryStr()) + "/" + ref.Context().RepositoryStr()
+	return registry.HostName(ref.Context().RegistryStr()) + "/" + ref.Context().RepositoryStr()
 }
 
 func canonical(ref name.Reference) string {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"github.com/windlass-dev/windlass/kit/registry"
 	"github.com/windlass-dev/windlass/kit/release"
 )
 
@@ -57,7 +58,7 @@ func (s Signatures) check() error {
 		case err != nil:
 			return fmt.Errorf("stores[%d]: %w", i, err)
 		case u.Scheme == "https" && u.Host != "", u.Scheme == "file" && u.Host == "" && path.IsAbs(u.Path),
-			u.Scheme == "http" && isLoopback(u.Hostname()):
+			u.Scheme == "http" && registry.IsLoopback(u.Hostname()):
 		default:
 			return fmt.Errorf("stores[%d]: %q must begin with https:// or file:///", i, store)
 		}

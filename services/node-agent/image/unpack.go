@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/windlass-dev/windlass/kit/registry"
 )
 
 const (
@@ -83,7 +85,7 @@ func kindOf(err error) error {
 			return errTransfer
 		}
 	}
-	if isTransport(err) {
+	if registry.IsTransport(err) {
 		return errTransfer
 	}
 	return ErrBroken

@@ -12,8 +12,10 @@ import (
 	"time"
 )
 
+// File is the name of the newest file of a log, in the directory of a start.
+const File = "log"
+
 const (
-	logName      = "log"
 	newSuffix    = ".new"
 	positionName = "position"
 
@@ -27,9 +29,9 @@ const (
 // nameOf returns the name of a file of a log; 0 is the newest.
 func nameOf(n int) string {
 	if n == 0 {
-		return logName
+		return File
 	}
-	return fmt.Sprintf("%s.%d", logName, n)
+	return fmt.Sprintf("%s.%d", File, n)
 }
 
 // file is the log of one start of a container.
@@ -48,12 +50,12 @@ type file struct {
 type dropped struct{ bytes, lines int64 }
 
 // Make makes an empty log in the directory of a start.
-func Make(dir string) error { return os.WriteFile(filepath.Join(dir, logName), nil, 0o600) }
+func Make(dir string) error { return os.WriteFile(filepath.Join(dir, File), nil, 0o600) }
 
 // openFile opens the newest file of the log in a directory, as it was left.
 func openFile(dir string) (*file, error) {
 	f := &file{dir: dir, within: map[string]bool{}}
-	path := filepath.Join(dir, logName)
+	path := filepath.Join(dir, File)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) { // the first time, or in the midst of a rotation
 		if err := os.Rename(path+newSuffix, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -135,7 +137,7 @@ func (f *file) rotate() {
 	if f.size < maxSize || f.size < maxSize+overSize && (f.within[Stdout] || f.within[Stderr]) {
 		return
 	}
-	path := filepath.Join(f.dir, logName)
+	path := filepath.Join(f.dir, File)
 	next, err := os.OpenFile(path+newSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return

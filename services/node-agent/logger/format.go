@@ -2,6 +2,7 @@ package logger
 
 import (
 	"bytes"
+	"strings"
 	"time"
 )
 
@@ -45,18 +46,23 @@ type record struct {
 	text   []byte // without newline
 }
 
-// parse reads a line of a log file, without its newline. What is no record is text.
+// parse reads a line of a log file, without its newline. What is no record is text. Container runtimes write times of
+// several lengths, in their own zone. Source: Kubernetes, pkg/kubelet/kuberuntime/logs, parseCRILog.
 func parse(line []byte) record {
 	raw := record{whole: true, text: line}
 	const spaces = 3
 	fields := bytes.SplitN(line, []byte(" "), spaces+1)
-	if len(fields) != spaces+1 || len(fields[0]) != len(timeFormat) {
+	if len(fields) != spaces+1 {
 		return raw
 	}
-	stamp, stream, tag := string(fields[0]), string(fields[1]), string(fields[2])
-	if _, err := time.Parse(timeFormat, stamp); err != nil || stream != Stdout && stream != Stderr ||
-		tag != wholeTag && tag != partTag {
+	stamp, stream := string(fields[0]), string(fields[1])
+	tag, _, _ := strings.Cut(string(fields[2]), ":") // further tags may follow
+	at, err := time.Parse(time.RFC3339Nano, stamp)
+	if err != nil || stream != Stdout && stream != Stderr || tag != wholeTag && tag != partTag {
 		return raw
+	}
+	if len(stamp) != len(timeFormat) || stamp[len(stamp)-1] != 'Z' {
+		stamp = at.UTC().Format(timeFormat)
 	}
 	return record{stamp, stream, tag == wholeTag, fields[spaces]}
 }

@@ -124,7 +124,7 @@ func TestLinesHaveTimesAndStreams(t *testing.T) {
 	s.print(s.stdout, "one\ntwo\n"+strings.Repeat("x", longest+10)+"\nlast")
 	follow(t, dir, s.dir)
 	follow(t, dir) // it is complete then
-	raw, err := os.ReadFile(filepath.Join(s.dir, logName))
+	raw, err := os.ReadFile(filepath.Join(s.dir, File))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,15 +120,11 @@ func tryParts(dir string) (list []part, known bool, err error) {
 			closeParts(list)
 		}
 	}()
+	missing := false // the newest: in the midst of a rotation
 	for n := range maxFiles {
 		f, err := os.Open(filepath.Join(dir, nameOf(n)))
 		if errors.Is(err, fs.ErrNotExist) {
-			if n == 0 {
-				if _, err := os.Stat(filepath.Join(dir, nameOf(1))); err != nil {
-					return nil, true, fmt.Errorf("log: %w", fs.ErrNotExist)
-				}
-				return nil, false, nil // in the midst of a rotation
-			}
+			missing = missing || n == 0
 			continue
 		}
 		if err != nil {
@@ -153,11 +149,27 @@ func tryParts(dir string) (list []part, known bool, err error) {
 		}
 		list = append(list, p)
 	}
-	if len(list) > 1 && list[len(list)-1].begin < 0 {
+	switch {
+	case len(list) == 0:
+		return nil, true, fmt.Errorf("log: %w", fs.ErrNotExist)
+	case ofRuntime(dir):
+		known = true
+		for i := range list {
+			list[i].begin = -1
+		}
+	case missing || len(list) > 1 && list[len(list)-1].begin < 0:
 		known = false
 	}
 	slices.Reverse(list)
 	return list, known, nil
+}
+
+// ofRuntime reports whether a container runtime writes the log in a directory: it notes no positions, and the newest
+// file may be missing for as long as the runtime does not answer.
+func ofRuntime(dir string) bool {
+	_, pipe := os.Lstat(filepath.Join(dir, Stdout))
+	_, position := os.Lstat(filepath.Join(dir, positionName))
+	return errors.Is(pipe, fs.ErrNotExist) && errors.Is(position, fs.ErrNotExist)
 }
 
 // seekTail moves to the last lines.
@@ -322,7 +334,7 @@ func (r *Reader) advance() (more bool, note []byte, err error) {
 			return false, nil, nil
 		}
 		mine := r.files[0]
-		info, err := os.Stat(filepath.Join(r.dir, logName))
+		info, err := os.Stat(filepath.Join(r.dir, File))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && inodeOf(info) == mine.inode {
 			return false, nil, nil // the newest, or in the midst of a rotation
 		}

@@ -63,8 +63,8 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 	return Verdict{}
 }
 
-// WithoutLimits returns the verdict on a pod with limits on a node that cannot enforce any, for a reason.
-func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
+// withoutLimits returns the verdict on a pod with limits on a node that cannot enforce any, for a reason.
+func withoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
 	var paths []string
 	for _, list := range []struct {
 		name string
@@ -85,10 +85,30 @@ func WithoutLimits(spec *schedulingv1.PodSpec, why string) Verdict {
 	return refusal(LimitsNotEnforceable, fmt.Sprintf("the node cannot enforce %s: %s", strings.Join(paths, ", "), why))
 }
 
-// WithoutIsolation returns the verdict on a pod on a node that, for these reasons, gives processes no root directories
-// of their own, or no numbers of users that they ask for, or does not confine their system calls; nil where it does. It
-// is the zero Verdict for a pod that asks for nothing of that.
-func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users, confinement error) Verdict {
+// Lacks says what containers cannot have on a node, and why: nil if they can.
+type Lacks struct {
+	Roots       error // root directories of their own
+	Users       error // numbers of users and groups that they ask for
+	Confinement error // a filter of their system calls
+	Limits      error // of processor time and memory
+	Host        error // programs of the host, without an image
+}
+
+// Refuse returns the verdict on a pod that asks for something of that; the zero Verdict for one that does not.
+func (l Lacks) Refuse(spec *schedulingv1.PodSpec) Verdict {
+	if v := l.isolation(spec); v.Phase != "" {
+		return v
+	}
+	for _, c := range slices.Concat(spec.GetInitContainers(), spec.GetContainers()) {
+		if limits := placement.AmountsOf(c.GetResources().GetLimits()); l.Limits != nil &&
+			(limits.MilliCPU > 0 || limits.Memory > 0) {
+			return withoutLimits(spec, l.Limits.Error())
+		}
+	}
+	return Verdict{}
+}
+
+func (l Lacks) isolation(spec *schedulingv1.PodSpec) Verdict {
 	for _, list := range []struct {
 		name string
 		of   []*schedulingv1.Container
@@ -97,16 +117,19 @@ func WithoutIsolation(spec *schedulingv1.PodSpec, roots, users, confinement erro
 		{"containers", spec.GetContainers()},
 	} {
 		for i, c := range list.of {
+			if l.Host != nil && c.GetImage() == "" {
+				return refusal(ImageRequired, fmt.Sprintf("spec.%s[%d] has no image: %v", list.name, i, l.Host))
+			}
 			asked := security.Of(spec, c)
 			for _, f := range []struct {
 				name  string
 				asked bool
 				why   error
 			}{
-				{"runAsUser", asked.User != nil, users},
-				{"runAsGroup", asked.Group != nil, users},
-				{"readOnlyRootFilesystem", asked.ReadOnlyRoot, roots},
-				{"seccompProfile", asked.Seccomp == security.RuntimeDefault, confinement},
+				{"runAsUser", asked.User != nil, l.Users},
+				{"runAsGroup", asked.Group != nil, l.Users},
+				{"readOnlyRootFilesystem", asked.ReadOnlyRoot, l.Roots},
+				{"seccompProfile", asked.Seccomp == security.RuntimeDefault, l.Confinement},
 			} {
 				if f.asked && f.why != nil {
 					return refusal(SecurityContextNotEnforceable,

@@ -146,6 +146,13 @@ func VolumeVariable(volume string) string {
 	return "WINDLASS_VOLUME_" + strings.ToUpper(strings.ReplaceAll(volume, "-", "_"))
 }
 
+// OnlyReads reports whether a pod uses a volume, which is a claim, for reading only.
+func OnlyReads(pod *schedulingv1.Pod, volume string) bool {
+	return slices.ContainsFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
+		return v.GetName() == volume && v.GetPersistentVolumeClaim().GetReadOnly()
+	})
+}
+
 // SubPath returns what of a volume a container mounts; empty: all. env is the container's environment without the
 // variables of volumes.
 func SubPath(m *schedulingv1.VolumeMount, env []string) (string, error) {

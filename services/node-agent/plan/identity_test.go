@@ -97,11 +97,11 @@ func TestWhatANodeCannotEnforceIsRefused(t *testing.T) {
 		if len(spec.GetContainers()) == 0 {
 			spec.Containers = []*schedulingv1.Container{{Name: "main"}}
 		}
-		got := plan.WithoutIsolation(spec, roots, users, confinement)
+		got := plan.Lacks{Roots: roots, Users: users, Confinement: confinement}.Refuse(spec)
 		if (got.Reason == plan.SecurityContextNotEnforceable) != (c.want != "") || !strings.HasSuffix(got.Message, c.want) {
 			t.Errorf("%s: %v, want %q", what, got, c.want)
 		}
-		if got := plan.WithoutIsolation(spec, nil, nil, nil); got != (plan.Verdict{}) {
+		if got := (plan.Lacks{}).Refuse(spec); got != (plan.Verdict{}) {
 			t.Errorf("%s: %v where all can be enforced", what, got)
 		}
 	}

@@ -48,6 +48,7 @@ const (
 
 	LimitsNotEnforceable          = "LimitsNotEnforceable"
 	SecurityContextNotEnforceable = "SecurityContextNotEnforceable"
+	ImageRequired                 = "ImageRequired"
 )
 
 const (
@@ -87,12 +88,13 @@ type Verdict struct {
 type ContainerView struct {
 	Starts   int       // how often it was started
 	Since    time.Time // of the last start
-	PID      int       // of the last start; 0 if it is not known
+	ID       string    // of the last start, as the status has it; empty until it is known to run
 	Exit     *Exit     // of the last start; nil while it runs
 	Last     *Exit     // of the start before
 	Crashes  int       // ends one after the other that were no calm ones
 	Asked    bool      // it was asked to end
 	Obstacle *Obstacle // why it could not be started; nil if nothing is known
+	Awaits   string    // what the runtime waits for before the last start runs; empty: nothing is known
 	ImageID  string
 
 	Life    lifecycle.Container
@@ -142,7 +144,8 @@ type Exit struct {
 	Message  string    `json:"message,omitempty"`
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
-	PID      int       `json:"pid,omitempty"`
+	ID       string    `json:"id,omitempty"`  // of the container, as the status has it
+	PID      int       `json:"pid,omitempty"` // in the place of ID, in a record of an earlier version
 	// Again means that the container was ended to be started again.
 	Again bool `json:"again,omitempty"`
 }
@@ -362,7 +365,7 @@ func (d *decision) keep(r ContainerRef, c ContainerView) {
 	switch {
 	case c.Stopping != nil:
 		d.stop(r, c, c.Stopping.Since.Add(c.Stopping.Grace), c.Stopping.Grace, true)
-	case c.PID != 0 && c.Life.PostStart != nil && !c.PostStart.Done && !c.PostStart.Runs:
+	case c.ID != "" && c.Life.PostStart != nil && !c.PostStart.Done && !c.PostStart.Runs:
 		d.plan.PostStart = append(d.plan.PostStart, r)
 	}
 }
@@ -552,7 +555,7 @@ func (d *decision) phase() string {
 		return pending
 	}
 	for _, c := range d.view.Containers {
-		if c.Starts == 0 || c.Starts == 1 && c.Exit == nil && c.Life.PostStart != nil && !c.PostStart.Done {
+		if c.Starts == 0 || c.Starts == 1 && c.runs() && !c.up() { // it is being started
 			return pending
 		}
 	}
@@ -583,11 +586,8 @@ func (d *decision) container(c *schedulingv1.Container, v ContainerView, init bo
 		ready = v.Exit != nil && v.Exit.Code == 0
 	}
 	s := &schedulingv1.ContainerStatus{
-		Name: c.GetName(), Image: c.GetImage(), ImageId: v.ImageID, Ready: &ready, Started: &started,
+		Name: c.GetName(), Image: c.GetImage(), ImageId: v.ImageID, ContainerId: v.ID, Ready: &ready, Started: &started,
 		RestartCount: new(int32(max(v.Starts-1, 0))), State: &schedulingv1.ContainerState{},
-	}
-	if v.PID != 0 {
-		s.ContainerId = containerID(v.PID)
 	}
 	last := v.Last
 	switch {
@@ -629,6 +629,8 @@ func (d *decision) waiting(c *schedulingv1.Container, v ContainerView, init bool
 			Reason:  CrashLoopBackOff,
 			Message: fmt.Sprintf("back-off of %v before container %q is started again", BackOff(v.Crashes), c.GetName()),
 		}
+	case v.Awaits != "":
+		return &schedulingv1.ContainerStateWaiting{Reason: ContainerCreating, Message: v.Awaits}
 	case len(d.view.Init) > 0 && (!d.initialized || init):
 		return &schedulingv1.ContainerStateWaiting{Reason: PodInitializing}
 	}
@@ -644,17 +646,11 @@ func terminated(e *Exit) *schedulingv1.ContainerStateTerminated {
 	default:
 		reason = "Error"
 	}
-	t := &schedulingv1.ContainerStateTerminated{
+	return &schedulingv1.ContainerStateTerminated{
 		ExitCode: new(int32(e.Code)), Signal: int32(e.Signal), Reason: reason, Message: e.Message,
-		StartedAt: at(e.Started), FinishedAt: at(e.Finished),
+		StartedAt: at(e.Started), FinishedAt: at(e.Finished), ContainerId: e.ID,
 	}
-	if e.PID != 0 {
-		t.ContainerId = containerID(e.PID)
-	}
-	return t
 }
-
-func containerID(pid int) string { return fmt.Sprintf("process://%d", pid) }
 
 // conditions returns Initialized, ContainersReady and Ready; one whose status is as before keeps the time of its
 // change.

@@ -37,14 +37,14 @@ func podOf(policy string, inits, containers int) *schedulingv1.Pod {
 func never() plan.ContainerView { return plan.ContainerView{} }
 
 func runs() plan.ContainerView {
-	return plan.ContainerView{Starts: 1, Since: noon.Add(-time.Minute), PID: 7}
+	return plan.ContainerView{Starts: 1, Since: noon.Add(-time.Minute), ID: "process://7"}
 }
 
 // ended returns a container that ended just now for the nth time in a row.
 func ended(code, times int) plan.ContainerView {
 	return plan.ContainerView{
-		Starts: times, Since: noon.Add(-time.Minute), PID: 7, Crashes: times,
-		Exit: &plan.Exit{Code: code, Started: noon.Add(-time.Minute), Finished: noon, PID: 7}, Ended: noon,
+		Starts: times, Since: noon.Add(-time.Minute), ID: "process://7", Crashes: times,
+		Exit: &plan.Exit{Code: code, Started: noon.Add(-time.Minute), Finished: noon, ID: "process://7"}, Ended: noon,
 	}
 }
 
@@ -73,6 +73,14 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 			want: plan.PodPlan{Start: []plan.ContainerRef{{Index: 0}, {Index: 1}}}, phase: "Pending",
 		},
 		{name: "what runs is left alone", containers: list(runs()), ending: -1, phase: "Running"},
+		{
+			name: "a pod is pending until each container has run", ending: -1, phase: "Pending",
+			containers: list(runs(), plan.ContainerView{Starts: 1, Since: noon}),
+		},
+		{
+			name: "and runs while one is started again", ending: -1, phase: "Running",
+			containers: list(runs(), plan.ContainerView{Starts: 2, Since: noon}),
+		},
 		{
 			name: "the first init container goes first", inits: list(never(), never()), containers: list(never()), ending: -1,
 			want: plan.PodPlan{Start: []plan.ContainerRef{init(0)}}, phase: "Pending",

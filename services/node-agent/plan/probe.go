@@ -193,7 +193,7 @@ func (c ContainerView) runs() bool { return c.Starts > 0 && c.Exit == nil }
 
 // up reports whether the container's process runs and its postStart hook is done. Until then it is not Running.
 func (c ContainerView) up() bool {
-	return c.runs() && c.PID != 0 && (c.Life.PostStart == nil || c.PostStart.Done)
+	return c.runs() && c.ID != "" && (c.Life.PostStart == nil || c.PostStart.Done)
 }
 
 // started reports whether the container has started in the sense of its startup probe.

@@ -41,6 +41,7 @@ const (
 // target is a start of a container that something is done with.
 type target struct {
 	container        // a copy
+	uid       string // of its pod
 	name      string // of the container
 	host      string // the pod's address
 }
@@ -59,7 +60,7 @@ func failed(format string, args ...any) answer { return answer{message: fmt.Spri
 func (s *Pods) perform(ctx context.Context, t target, a lifecycle.Action, hook bool) (answer, error) {
 	switch {
 	case a.Exec != nil:
-		return s.command(ctx, t, a.Exec)
+		return s.driverOf(&t.container).command(ctx, t, a.Exec)
 	case a.HTTP != nil:
 		return get(ctx, t.host, a.HTTP, hook), nil
 	case a.TCP != nil:
@@ -87,8 +88,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// command runs a command in a container, as its user. It ends with the container, or with ctx.
-func (s *Pods) command(ctx context.Context, t target, command []string) (answer, error) {
+func (d *processes) command(ctx context.Context, t target, command []string) (answer, error) {
 	path, err := commandPath(t.container, command[0])
 	if err != nil {
 		return failed("%v", err), nil
@@ -98,7 +98,7 @@ func (s *Pods) command(ctx context.Context, t target, command []string) (answer,
 	cmd.Cancel = func() error { return process.SignalGroup(cmd.Process, syscall.SIGKILL) }
 	var out head
 	cmd.Stdout, cmd.Stderr = &out, &out // the same writer: it is not called concurrently
-	if err := s.cfg.Supervisor.StartBeside(t.Spec.Name, cmd, t.Spec.User); err != nil {
+	if err := d.StartBeside(t.Spec.Name, cmd, t.Spec.User); err != nil {
 		if errors.Is(err, process.ErrNoProcess) || ctx.Err() != nil {
 			return answer{}, err
 		}

@@ -10,6 +10,7 @@ import (
 type file struct {
 	name, content string
 	mode          int64
+	link          string // where it leads; empty: it is no link
 }
 
 // archive returns a layer.
@@ -21,9 +22,12 @@ func archive(t *testing.T, files ...file) []byte {
 		if f.mode == 0 {
 			f.mode = 0o644
 		}
+		kind := byte(tar.TypeReg)
+		if f.link != "" {
+			kind = tar.TypeSymlink
+		}
 		if err := w.WriteHeader(&tar.Header{
-			Name: f.name, Typeflag: tar.TypeReg, Size: int64(len(f.content)),
-			Mode: f.mode,
+			Name: f.name, Typeflag: kind, Size: int64(len(f.content)), Mode: f.mode, Linkname: f.link,
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,9 @@
 package pods
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,8 +36,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/services/node-agent/cri"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/image/feed"
 	"github.com/windlass-dev/windlass/services/node-agent/logger"
 	"github.com/windlass-dev/windlass/services/node-agent/proxy"
 	"github.com/windlass-dev/windlass/services/node-agent/shim"
@@ -85,20 +89,20 @@ func shimCommand(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	if linksDynamically(self) { // with -race
-		if self, err = staticShim(); err != nil {
+		if self, err = staticAgent(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return []string{self, shim.Command}
 }
 
-var staticShim = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "shim")
+var staticAgent = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "shim")
-	build := exec.Command("go", "build", "-o", path, "./testdata/shim")
+	path := filepath.Join(dir, "agent")
+	build := exec.Command("go", "build", "-o", path, "./testdata/agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
@@ -547,10 +551,15 @@ type machine struct {
 	node    *nodev1.Node
 	memory  int64
 	bare    bool // without control groups
+	// of a pod; 0: none
+	processLimit int64
+	log          io.Writer // of the agent; nil: discarded
 	// of the pods; the zero value: they have the machine's
 	addresses loopback.Addresses
 	// of the server of names; the zero value: there is none
 	dns netip.Addr
+	// endpoint of the container runtime; empty: containers are processes
+	runtime string
 	// patience with registries; 0 is the default
 	patience time.Duration
 	// of the cluster; nil: the agent knows none
@@ -578,6 +587,7 @@ func newMachine(t *testing.T, c *cluster) *machine {
 		if err := process.KillAll(context.Background(), m.path("run")); err != nil {
 			t.Error(err)
 		}
+		m.endContainers()
 	})
 	m.trust(c.authority)
 	return m
@@ -605,7 +615,7 @@ func (m *machine) start() agent {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.NewTextHandler(cmp.Or(m.log, io.Discard), nil))
 	supervisor := process.NewSupervisor(m.path("run"), log)
 	if m.bare {
 		supervisor.WithoutCgroups()
@@ -614,10 +624,15 @@ func (m *machine) start() agent {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	images, err := image.NewLibrary(image.LibraryConfig{
+	library := image.LibraryConfig{
 		Dir: m.path("unpacked"), Layouts: []string{m.path("images")}, Settings: []string{m.path("images/registries.yaml")},
 		Patience: m.patience, Log: log,
-	})
+	}
+	containers := m.containerRuntime(log)
+	if containers != nil {
+		library.Keeper = feed.New(containers, 0)
+	}
+	images, err := image.NewLibrary(library)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -625,10 +640,10 @@ func (m *machine) start() agent {
 	s, err := New(Config{
 		HostPorts: hostPorts.Set, ShimCommand: shimCommand(m.t), Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1",
 		BootID: m.boot, Conn: conn,
-		Supervisor: supervisor,
-		Images:     images, HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		Supervisor: supervisor, Runtime: containers,
+		Images: images, HelloCommand: []string{shimCommand(m.t)[0], "hello-pod"}, MemoryCapacity: m.memory,
 		LoggerCommand: []string{self, "container-logger"}, LoggerDir: m.path("logger"),
-		Addresses: m.addresses, DNS: m.dns, Services: m.services,
+		Addresses: m.addresses, DNS: m.dns, Services: m.services, ProcessLimit: m.processLimit,
 		Users: users(), Authority: m.path("ca.crt"),
 		Gateways: func() ([]string, error) { return []string{"127.0.0.1:6443", "127.0.0.2:6443"}, nil },
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
@@ -652,6 +667,13 @@ func (m *machine) start() agent {
 			m.t.Error(err)
 		}
 	})
+	if containers != nil {
+		group.Go(func() {
+			if err := containers.Run(ctx); err != nil {
+				m.t.Error(err)
+			}
+		})
+	}
 	pods, cancelPods := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -678,6 +700,52 @@ func (m *machine) start() agent {
 			m.t.Error(err)
 		}
 	}}
+}
+
+// containerRuntime returns a client of the machine's container runtime; nil if it has none.
+func (m *machine) containerRuntime(log *slog.Logger) *cri.Runtime {
+	m.t.Helper()
+	if m.runtime == "" {
+		return nil
+	}
+	r, err := cri.New(cri.Config{Endpoint: m.runtime, Owner: m.path("pods"), Log: log})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return r
+}
+
+// endContainers removes what the machine's container runtime has, as another machine may have a pod of the same uid.
+func (m *machine) endContainers() {
+	r := m.containerRuntime(slog.New(slog.DiscardHandler))
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	go func() { _ = r.Run(ctx) }()
+	<-r.Active()
+	names, err := r.Recorded(ctx)
+	if err == nil {
+		err = r.EndAll(ctx, names, 0)
+	}
+	if err := errors.Join(err, ReleaseMounts(m.path("pods"))); err != nil {
+		m.t.Error(err)
+	}
+}
+
+// containers returns the names of what the machine's container runtime has; none without one.
+func (m *machine) containers() []string {
+	m.t.Helper()
+	r := m.containerRuntime(slog.New(slog.DiscardHandler))
+	if r == nil {
+		return nil
+	}
+	names, err := r.Recorded(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return names
 }
 
 // processes returns the pids of the containers that run, by the name of the process.

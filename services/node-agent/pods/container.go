@@ -39,8 +39,9 @@ type launch struct {
 	root     string // of the unpacked image; empty without one
 	imageID  string
 	user     *process.User // nil: the agent's
+	image    string        // what the driver knows the image by; empty without one
 	ships    bool          // the program is the agent's own, which the user may not reach by its path
-	isolated bool          // root is the root directory of its processes, and mounts are in it
+	isolated bool          // it has a root directory of its own, and mounts are in it: root, or one that a runtime makes
 	readOnly bool          // so is root
 	confined bool          // its system calls
 	hostname string
@@ -72,39 +73,34 @@ func (l launch) spec(name, dir string, start int, shim []string) process.Spec {
 // passed returns the path of the last file that is passed to a process.
 func passed(spec process.Spec) string { return fmt.Sprintf("/proc/self/fd/%d", 2+len(spec.Files)) }
 
-// nameOf returns the name of a container that was started.
-func nameOf(c *container) string {
-	rest := strings.TrimPrefix(c.Spec.Name, processPrefix)
-	_, name, _ := strings.Cut(rest, ".")
-	return name
-}
-
 // prepare makes everything ready for a container to start in dir, whose root has the files of its image. img is nil for
 // one without.
 func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, dir string,
 	user *process.User, img *image.Cached,
 ) (launch, error) {
-	l := launch{dir: filepath.Join(dir, "work"), user: user}
-	if err := makeOwn(dir, "work", user); err != nil {
+	l := launch{user: user}
+	if err := s.driver().place(&l, dir, img); err != nil {
 		return l, err
 	}
 	base := []string{"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath)}
 	var entrypoint, cmd []string
 	switch {
 	case img != nil:
-		l.imageID, l.root, l.isolated = img.Digest, rootOf(dir), s.roots == nil
+		l.imageID = img.Digest
 		base = append([]string{"PATH=" + defaultPath}, img.Config.Env...)
 		entrypoint, cmd = img.Config.Entrypoint, img.Config.Cmd
-		l.dir = filepath.Join(l.root, filepath.FromSlash(path.Clean("/"+img.Config.WorkingDir)))
+		if slices.ContainsFunc(img.Names, func(n string) bool { return image.Name(n) == shippedImage }) {
+			entrypoint = append(slices.Clone(entrypoint), s.helloFlags(c, p.record.Address)...)
+		}
 	case s.plays(c):
-		entrypoint, l.ships = s.hello(c, p.record.Address), true
+		entrypoint, l.ships = append(slices.Clone(s.cfg.HelloCommand), s.helloFlags(c, p.record.Address)...), true
 	}
 	home, err := s.runAs(&l, pod, c)
 	if err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
 	hostname := plan.Hostname(pod)
-	if pod.GetSpec().GetHostNetwork() {
+	if pod.GetSpec().GetHostNetwork() || s.runtime != nil { // a runtime's containers have the name of their network's host
 		if hostname, err = os.Hostname(); err != nil {
 			return l, err
 		}
@@ -136,17 +132,11 @@ func (s *Pods) prepare(ctx context.Context, p *pod, pod *schedulingv1.Pod, c *sc
 	if l.command, err = plan.Command(c, entrypoint, cmd, l.env); err != nil {
 		return l, fmt.Errorf("%w: %w", errConfig, err)
 	}
-	if l.command[0], err = l.files().program(l.command[0], l.dir, l.env); err != nil {
-		return l, err
-	}
-	if l.isolated {
-		l.command[0] = within(l.root, l.command[0])
-	} else if l.root != "" && linksDynamically(l.command[0]) {
-		return l, fmt.Errorf("%w: %s of the image is linked dynamically and would use the libraries of the host, since "+
-			"containers have no root directories of their own here: %w", errConfig, within(l.root, l.command[0]), s.roots)
-	}
-	return l, nil
+	return l, s.driver().complete(&l)
 }
+
+// cleanPath returns a path of a container, absolute and without detours.
+func cleanPath(at string) string { return path.Clean("/" + at) }
 
 // environment returns the variables of a container, which has those of base, too.
 func (s *Pods) environment(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, base []string) ([]string, error) {
@@ -186,9 +176,9 @@ func (s *Pods) plays(c *schedulingv1.Container) bool {
 	return len(c.GetCommand()) == 0 && path.Base(image.Name(c.GetImage())) == helloImage && len(s.cfg.HelloCommand) > 0
 }
 
-// hello returns the command of the shipped program.
-func (s *Pods) hello(c *schedulingv1.Container, address string) []string {
-	out := append(slices.Clone(s.cfg.HelloCommand), "--address", address)
+// helloFlags returns the flags of the shipped program.
+func (s *Pods) helloFlags(c *schedulingv1.Container, address string) []string {
+	out := []string{"--address", address}
 	set := slices.ContainsFunc(c.GetEnv(), func(e *schedulingv1.EnvVar) bool { return e.GetName() == "PORT" })
 	switch ports := c.GetPorts(); {
 	case len(ports) > 0 && !set:
@@ -206,6 +196,11 @@ func (s *Pods) hello(c *schedulingv1.Container, address string) []string {
 // user of its own: it gets what that user may reach.
 func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container, l *launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
+		onlyReads := plan.OnlyReads(pod, m.GetName())
+		if onlyReads && !l.isolated {
+			return nil, fmt.Errorf("%w: volume %q: persistentVolumeClaim.readOnly: the container could write, since nothing "+
+				"can be mounted for it", errConfig, m.GetName())
+		}
 		sub, err := plan.SubPath(m, l.env)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errConfig, err)
@@ -214,7 +209,7 @@ func (s *Pods) volumes(p *pod, pod *schedulingv1.Pod, c *schedulingv1.Container,
 		if err != nil {
 			return nil, err
 		}
-		at, err := l.show(process.Mount{From: from, Sub: sub, To: m.GetMountPath(), ReadOnly: m.GetReadOnly()})
+		at, err := l.show(process.Mount{From: from, Sub: sub, To: m.GetMountPath(), ReadOnly: m.GetReadOnly() || onlyReads})
 		if err != nil {
 			return nil, err
 		}
@@ -319,6 +314,11 @@ func link(l launch, at, dir string) error {
 func workingDir(wanted string, l launch) (string, error) {
 	below, rel := l.dir, "."
 	switch {
+	case l.isolated && l.root == "": // the runtime makes it
+		if wanted == "" {
+			return l.dir, nil
+		}
+		return cleanPath(wanted), nil
 	case l.root != "":
 		if below = l.root; wanted == "" {
 			wanted, _ = filepath.Rel(l.root, l.dir)

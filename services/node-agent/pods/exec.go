@@ -42,6 +42,14 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 	case len(r.GetCommand()) == 0:
 		return 0, errors.New("no command is given")
 	}
+	return s.driverOf(&c).exec(ctx, cancel, target{container: c, uid: uid, name: name}, r, d)
+}
+
+func (d *processes) exec(ctx context.Context, cancel func(), t target, r *schedulingv1.ExecPodStart,
+	to *delivery) (int32,
+	error,
+) {
+	c := t.container
 	path, err := commandPath(c, r.GetCommand()[0])
 	if err != nil {
 		return 0, err
@@ -53,12 +61,13 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 	if r.GetTty() {
 		attach = attachTerminal
 	}
-	begin, end, err := attach(cmd, r, d, c.Spec.User)
+	begin, end, err := attach(cmd, r, to, c.Spec.User)
 	if err != nil {
 		return 0, err
 	}
 	defer end()
-	if err := s.startBeside(ctx, uid, name, c, cmd); err != nil {
+	err = d.pods.adopted(ctx, t, func() error { return d.StartBeside(c.Spec.Name, cmd, c.Spec.User) })
+	if err != nil {
 		return 0, err
 	}
 	begin(cancel)
@@ -67,17 +76,17 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 	return exitCode(err)
 }
 
-// startBeside starts a command beside a container's process. An agent that has just begun may not have taken that over
-// yet.
-func (s *Pods) startBeside(ctx context.Context, uid, name string, c container, cmd *exec.Cmd) error {
+// adopted calls try until that does not say that the container does not run: an agent that has just begun may not have
+// taken it over yet.
+func (s *Pods) adopted(ctx context.Context, t target, try func() error) error {
 	for until := time.Now().Add(adoptPatience); ; {
-		err := s.cfg.Supervisor.StartBeside(c.Spec.Name, cmd, c.Spec.User)
+		err := try()
 		if !errors.Is(err, process.ErrNoProcess) {
 			return err
 		}
-		now, _, err := s.find(uid, name)
-		if err != nil || now.Exit != nil || now.Starts != c.Starts || time.Now().After(until) {
-			return fmt.Errorf("container %q does not run", name)
+		now, _, err := s.find(t.uid, t.name)
+		if err != nil || now.Exit != nil || now.Starts != t.Starts || time.Now().After(until) {
+			return fmt.Errorf("container %q does not run", t.name)
 		}
 		select {
 		case <-ctx.Done():

@@ -30,14 +30,14 @@ func (s *Pods) runAs(l *launch, pod *schedulingv1.Pod, c *schedulingv1.Container
 	if l.readOnly = asked.ReadOnlyRoot; l.readOnly && !l.isolated {
 		return "", errors.New("readOnlyRootFilesystem: what runs without an image has the root directory of its host")
 	}
-	l.confined = s.confinement == nil &&
+	l.confined = s.driver().lacks().Confinement == nil &&
 		(asked.Seccomp == security.RuntimeDefault || l.isolated && asked.Seccomp != security.Unconfined)
 	own := plan.Identity{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	if l.user != nil {
 		own.UID, own.GID = l.user.UID, l.user.GID
 	}
 	var users string
-	if l.isolated {
+	if l.isolated && l.root != "" { // of a runtime's root nothing is known
 		if users, err = usersOf(l.root); err != nil {
 			return "", err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/registry"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
@@ -20,6 +22,8 @@ const (
 	copies = 2
 	// progressEvery is how often the message of a container changes that waits for its image.
 	progressEvery = 10 * time.Second
+	// reclaimAgain is when the sandbox of an ended pod is removed again that could not be, as by a runtime that restarts.
+	reclaimAgain = 5 * time.Second
 	// collectEvery is how often unused images are looked for. Source: less than kubelet's 5 min, for it is one statfs.
 	collectEvery = time.Minute
 )
@@ -56,13 +60,13 @@ func (j *job) ended() bool {
 	}
 }
 
-// imageOf returns the image of a container, whose files are in the container's root. Without an image and without an
-// error the container runs a program that the agent ships, or one of the host. It is false while the image is on its
+// imageOf returns the image of a container, which is ready for its start. Without an image and without an error the
+// container runs a program that the agent ships, or one of the host. It is false while the image is on its
 // way.
 func (s *Pods) imageOf(p *pod, pod *schedulingv1.Pod, c *container, of *schedulingv1.Container, dir string,
 	user *process.User,
 ) (img *image.Cached, ready bool, err error) {
-	if of.GetImage() == "" || s.plays(of) && !s.cfg.Images.Knows(of.GetImage()) {
+	if of.GetImage() == "" || s.runtime == nil && s.plays(of) && !s.cfg.Images.Knows(of.GetImage()) {
 		return nil, true, nil
 	}
 	s.mu.Lock()
@@ -84,7 +88,7 @@ func (s *Pods) imageOf(p *pod, pod *schedulingv1.Pod, c *container, of *scheduli
 }
 
 // startJob begins to get an image. The lock is held.
-func (s *Pods) startJob(p *pod, of *schedulingv1.Container, creds []image.Credential, dir string,
+func (s *Pods) startJob(p *pod, of *schedulingv1.Container, creds []registry.Credential, dir string,
 	user *process.User,
 ) *job {
 	ctx, cancel := context.WithCancelCause(s.life)
@@ -95,12 +99,7 @@ func (s *Pods) startJob(p *pod, of *schedulingv1.Container, creds []image.Creden
 	began := time.Now()
 	s.jobs.Go(func() {
 		defer cancel(nil)
-		img, err := s.get(ctx, r, dir, user, j)
-		// The program that the agent ships is present, and takes the place of an image that is not near. A mirror
-		// that does not answer may have it.
-		if r.Near && (errors.Is(err, image.ErrNotFound) || errors.Is(err, image.ErrNeverPull)) {
-			err = nil
-		}
+		img, bytes, err := s.driver().fetch(ctx, r, dir, user, &j.progress)
 		s.mu.Lock()
 		switch {
 		case img == nil:
@@ -110,36 +109,12 @@ func (s *Pods) startJob(p *pod, of *schedulingv1.Container, creds []image.Creden
 			s.event(p, plan.Normal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v", r.Ref,
 				time.Since(began).Round(time.Millisecond)))
 		}
-		j.image, j.leased, j.err = img, img != nil, err
+		j.image, j.leased, j.bytes, j.err = img, img != nil, bytes, err
 		close(j.done)
 		s.mu.Unlock()
 		s.settled.Add(p.uid)
 	})
 	return j
-}
-
-// get gets an image and makes the root of a container of it.
-func (s *Pods) get(ctx context.Context, r image.Request, dir string, user *process.User, j *job) (*image.Cached,
-	error,
-) {
-	img, err := s.cfg.Images.Get(ctx, r, &j.progress)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case s.copying <- struct{}{}:
-		defer func() { <-s.copying }()
-		if err = copyTree(ctx, img.Root, rootOf(dir), user); err == nil {
-			j.bytes = diskOf(ctx, rootOf(dir))
-		}
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		s.cfg.Images.Release(img)
-		return nil, err
-	}
-	return img, nil
 }
 
 // waits notes that a container waits for its image.
@@ -215,7 +190,7 @@ func (s *Pods) cancelJobs(p *pod) {
 
 // credentials returns what the pull secrets of a pod say. One that does not exist, or that cannot be read, is passed
 // over, as Kubernetes does.
-func (s *Pods) credentials(pod *schedulingv1.Pod) (out []image.Credential) {
+func (s *Pods) credentials(pod *schedulingv1.Pod) (out []registry.Credential) {
 	secrets := s.objectsOf(pod.GetMetadata().GetUid()).Secrets
 	for _, r := range pod.GetSpec().GetImagePullSecrets() {
 		name := r.GetFields()["name"].GetStringValue()
@@ -224,7 +199,7 @@ func (s *Pods) credentials(pod *schedulingv1.Pod) (out []image.Credential) {
 			s.cfg.Log.Warn("pull secret of a pod does not exist", "pod", pod.GetMetadata().GetName(), "secret", name)
 			continue
 		}
-		creds, err := image.Credentials(secret.GetType(), secret.GetData())
+		creds, err := registry.Credentials(secret.GetType(), secret.GetData())
 		if err != nil {
 			s.cfg.Log.Warn("pull secret of a pod is not valid", "pod", pod.GetMetadata().GetName(), "secret", name,
 				"error", err)
@@ -253,6 +228,25 @@ func (s *Pods) reclaim(p *pod) {
 		s.endJobs(p)
 		if err := process.Unmount(s.dir(p.uid)); err != nil { // no group pays for the memory any more
 			s.cfg.Log.Warn("volumes in memory of an ended pod not unmounted", "pod", p.uid, "error", err)
+		}
+		if s.runtime != nil { // the logs stay
+			for _, dir := range dirs {
+				name := processName(p.uid, filepath.Base(dir))
+				if err := s.runtime.Stop(s.life, name); err != nil && s.life.Err() == nil {
+					s.cfg.Log.Warn("ended container not removed", "container", name, "error", err)
+				}
+			}
+			for s.life.Err() == nil {
+				err := s.runtime.EndPool(s.life, processPrefix+p.uid)
+				if err == nil {
+					break
+				}
+				s.cfg.Log.Warn("sandbox of an ended pod not removed", "pod", p.uid, "error", err)
+				select {
+				case <-s.life.Done():
+				case <-time.After(reclaimAgain):
+				}
+			}
 		}
 		for _, dir := range dirs {
 			for _, part := range []string{rootOf(dir), partialOf(rootOf(dir))} {

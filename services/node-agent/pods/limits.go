@@ -1,13 +1,12 @@
 package pods
 
 import (
-	"slices"
+	"context"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 
 	"github.com/windlass-dev/windlass/kit/cgroup"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
 // limitsOf returns what a container may use. A limit is a request, too, if there is no other.
@@ -27,25 +26,31 @@ func limitsOf(c *schedulingv1.Container) cgroup.Limits {
 	return out
 }
 
-// weightOf returns what all containers of a pod get together. Their limits are those of each.
-func weightOf(pod *schedulingv1.Pod) cgroup.Limits {
+// sharedBy returns what all containers of a pod get together. Their limits are those of each, but for that of
+// processes.
+func (s *Pods) sharedBy(pod *schedulingv1.Pod) cgroup.Limits {
 	requests := placement.RequestsOf(pod.GetSpec())
-	return cgroup.Limits{MilliCPURequest: requests.MilliCPU, MemoryRequest: requests.Memory}
+	return cgroup.Limits{
+		MilliCPURequest: requests.MilliCPU, MemoryRequest: requests.Memory, Processes: max(0, s.cfg.ProcessLimit),
+	}
 }
 
-// enforceable returns the verdict on a pod that asks for limits or for a security context that this machine cannot
-// enforce.
-func (s *Pods) enforceable(pod *schedulingv1.Pod) plan.Verdict {
-	spec := pod.GetSpec()
-	if verdict := plan.WithoutIsolation(spec, s.roots, s.namespaces, s.confinement); verdict.Phase != "" {
-		return verdict
+// checkProcessLimit logs that pods have no limit of processes although they are to have one. No pod asks for it, so
+// none is refused. A container runtime is asked once it answers.
+func (s *Pods) checkProcessLimit(ctx context.Context) {
+	if s.cfg.ProcessLimit <= 0 {
+		return
 	}
-	if !slices.ContainsFunc(slices.Concat(spec.GetInitContainers(), spec.GetContainers()),
-		func(c *schedulingv1.Container) bool { return limitsOf(c).Bound() }) {
-		return plan.Verdict{}
+	err := s.cfg.Supervisor.CanLimitProcesses()
+	if s.runtime != nil {
+		select {
+		case <-s.runtime.Active():
+		case <-ctx.Done():
+			return
+		}
+		err = s.runtime.CanLimitProcesses(ctx)
 	}
-	if err := s.cfg.Supervisor.CanLimit(); err != nil {
-		return plan.WithoutLimits(spec, err.Error())
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Log.WarnContext(ctx, "pods have no limit of processes", "limit", s.cfg.ProcessLimit, "error", err)
 	}
-	return plan.Verdict{}
 }

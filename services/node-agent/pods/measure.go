@@ -96,14 +96,20 @@ func (s *Pods) uses(ctx context.Context) []plan.PodUse {
 		pools = append(pools, processPrefix+uid)
 	}
 	s.mu.Unlock()
-	used, err := s.cfg.Supervisor.Uses(pools)
-	if err != nil {
-		s.cfg.Log.WarnContext(ctx, "use of pods not measured", "error", err)
-		return out
-	}
-	for i := range out {
-		u := used[processPrefix+out[i].UID]
-		out[i].Memory, out[i].Processes, out[i].CPU = u.Memory, u.Processes, u.CPU
+	ctx, cancel := context.WithTimeout(ctx, measureEvery) // a container runtime that does not answer holds up nothing else
+	defer cancel()
+	for _, d := range s.drivers() {
+		used, err := d.Uses(ctx, pools)
+		if err != nil {
+			s.cfg.Log.WarnContext(ctx, "use of pods not measured", "error", err)
+			continue
+		}
+		for i := range out {
+			u := used[processPrefix+out[i].UID]
+			out[i].Memory += u.Memory
+			out[i].Processes += u.Processes
+			out[i].CPU += u.CPU
+		}
 	}
 	return out
 }
@@ -255,6 +261,7 @@ func (s *Pods) measureDisks(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	disks := make(map[string]plan.DiskUse, len(pods))
+	layers := s.driver().written(ctx)
 	for uid, m := range pods {
 		u := plan.DiskUse{Containers: map[string]int64{}, Volumes: map[string]int64{}}
 		for _, c := range slices.Concat(m.pod.GetSpec().GetInitContainers(), m.pod.GetSpec().GetContainers()) {
@@ -264,6 +271,7 @@ func (s *Pods) measureDisks(ctx context.Context) {
 			if known, ok := m.copies[c.GetName()]; ok && image > known {
 				written, image = written+image-known, known
 			}
+			written += layers[processName(uid, c.GetName())]
 			u.Containers[c.GetName()] = written
 			u.Total += written
 			u.Images += image + diskOf(ctx, partialOf(root))

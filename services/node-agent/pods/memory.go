@@ -17,8 +17,8 @@ const mediumMemory = "Memory"
 // volume's limit, else of half the host's memory, and counts as memory of the pod that writes to it. It stays until the
 // pod has ended or the host restarts.
 func (s *Pods) mountMemory(dir string, v *schedulingv1.EmptyDirVolumeSource, user *process.User) error {
-	if s.roots != nil {
-		return fmt.Errorf("%w: an emptyDir in memory: %w", errConfig, s.roots)
+	if why := s.driver().lacks().Roots; why != nil {
+		return fmt.Errorf("%w: an emptyDir in memory: %w", errConfig, why)
 	}
 	options := "mode=0700"
 	if user != nil {

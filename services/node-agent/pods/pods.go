@@ -11,7 +11,6 @@ package pods
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -32,6 +31,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/cri"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
@@ -69,6 +69,8 @@ type Config struct {
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
 	Images     *image.Library
+	// Runtime runs the containers; nil: they are processes. It requires Users, and Images that it keeps.
+	Runtime *cri.Runtime
 	// ShimCommand is the program of package shim: an absolute path, of an executable that is linked statically where
 	// containers are to have root directories of their own, and first arguments.
 	ShimCommand []string
@@ -82,6 +84,9 @@ type Config struct {
 	NodeOf func(ctx context.Context, fresh bool) (*nodev1.Node, error)
 	// Users are those that pods run as, one each. They are the machine's own. None: pods run as the agent's user.
 	Users process.Users
+	// ProcessLimit is how many processes and threads a pod has at most, where control groups can limit them; 0 or less: as
+	// many as the host has. Pods that run keep the limit that they have until a container starts.
+	ProcessLimit int64
 	// MemoryCapacity and DiskCapacity are what the machine has, in bytes; 0 is not known.
 	MemoryCapacity, DiskCapacity int64
 	Log                          *slog.Logger
@@ -97,8 +102,8 @@ type Pods struct {
 	cleared *controller.Loop // by uid: volumes whose directories are to go
 	actions sync.WaitGroup   // probes and hooks that run
 
-	// Why processes here have no root directories or user namespaces of their own, or make any system call; nil if not.
-	roots, namespaces, confinement error
+	processes *processes
+	runtime   *runtime // nil: containers are processes
 
 	logs      *logs
 	configs   configs
@@ -140,16 +145,15 @@ func New(cfg Config) (*Pods, error) {
 	if err := s.openUsers(); err != nil {
 		return nil, err
 	}
-	s.roots, s.namespaces, s.confinement = process.CanMount(), process.CanMap(), process.CanConfine()
-	if len(cfg.ShimCommand) == 0 {
-		return nil, errors.New("pods: no command of the shim")
+	var err error
+	if s.processes, err = s.newProcesses(); err != nil {
+		return nil, err
 	}
-	if s.roots == nil && linksDynamically(cfg.ShimCommand[0]) {
-		s.roots = fmt.Errorf("%s is linked dynamically and cannot run in them", cfg.ShimCommand[0])
-	}
-	if cfg.Users.Count == 0 {
-		s.namespaces = errors.New("pods run as the user of their node's agent")
-		s.confinement = s.namespaces
+	if cfg.Runtime != nil {
+		if cfg.Users.Count == 0 {
+			return nil, errors.New("pods: a container runtime, but no users that containers run as")
+		}
+		s.runtime = &runtime{Runtime: cfg.Runtime, pods: s}
 	}
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -200,6 +204,7 @@ func (s *Pods) Run(ctx context.Context) error {
 	defer s.endAll()
 	s.adoptLogs(ctx)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { s.checkProcessLimit(ctx); return nil })
 	group.Go(func() error { return s.settled.Run(ctx) })
 	group.Go(func() error { return s.told.Run(ctx) })
 	group.Go(func() error { return s.probed.Run(ctx) })
@@ -222,6 +227,17 @@ func (s *Pods) Conditions() []*nodev1.NodeCondition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conditions
+}
+
+// NotReady returns why the node cannot run pods; empty if it can.
+func (s *Pods) NotReady() string {
+	if s.runtime == nil {
+		return ""
+	}
+	if err := s.runtime.Condition(); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // watch is one stream of the node's pods: first all of them, which ends what is not among them, then every change.
@@ -314,18 +330,20 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 		s.told.Add(uid)
 	}
 	s.mu.Unlock()
-	names, err := s.cfg.Supervisor.Recorded()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if uid, ok := uidOf(name); ok && !known[uid] {
-			s.cfg.Log.InfoContext(ctx, "process of an unknown pod stopped", "process", name)
-			if err := s.cfg.Supervisor.Stop(ctx, name); err != nil {
-				return err
-			}
-			if err := s.cfg.Supervisor.EndPool(poolOf(name)); err != nil {
-				return err
+	for _, d := range s.drivers() {
+		names, err := recordedBy(ctx, d)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if uid, ok := uidOf(name); ok && !known[uid] {
+				s.cfg.Log.InfoContext(ctx, "container of an unknown pod stopped", "container", name)
+				if err := d.Stop(ctx, name); err != nil {
+					return err
+				}
+				if err := d.EndPool(ctx, poolOf(name)); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -343,6 +361,14 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 	return nil
 }
 
+// recordedBy returns the names of all containers that a driver may run. It gives up on a container runtime that does
+// not answer: pods wait for that.
+func recordedBy(ctx context.Context, d driver) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	return d.Recorded(ctx)
+}
+
 // lookup returns a pod, or nil.
 func (s *Pods) lookup(uid string) *pod {
 	s.mu.Lock()
@@ -350,40 +376,30 @@ func (s *Pods) lookup(uid string) *pod {
 	return s.pods[uid]
 }
 
-// Halt ends the processes of all pods, for the machine is about to restart: those that still run when patience is over
+// Halt ends the containers of all pods, for the machine is about to restart: those that still run when patience is over
 // are killed. Run must have ended.
 func (s *Pods) Halt(ctx context.Context, patience time.Duration) error {
-	names, err := s.cfg.Supervisor.Recorded()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if _, ok := uidOf(name); ok {
-			s.ensureAgain(name, patience)
-		}
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, name := range names {
-		if _, ok := uidOf(name); ok {
-			group.Go(func() error { return s.cfg.Supervisor.Stop(ctx, name) })
-		}
+	var group errgroup.Group // what one driver cannot end does not keep the other from it
+	for _, d := range s.drivers() {
+		group.Go(func() error {
+			names, err := d.Recorded(ctx)
+			if err != nil {
+				return err
+			}
+			return d.halt(ctx, names, patience)
+		})
 	}
 	return errors.Join(group.Wait(), s.cfg.Users.Kill())
 }
 
-// ensureAgain shortens the time that a process gets to end.
-func (s *Pods) ensureAgain(name string, grace time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pods {
-		for _, c := range p.record.Containers {
-			if c.Spec.Name == name && c.Exit == nil {
-				spec := c.Spec
-				spec.Grace = grace
-				_ = s.cfg.Supervisor.Ensure(spec) // one that is wrong does not run
-			}
+// stop ends a container, whatever runs it.
+func (s *Pods) stop(ctx context.Context, name string) error {
+	for _, d := range s.drivers() {
+		if err := d.Stop(ctx, name); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 const processPrefix = "pod."
@@ -398,9 +414,16 @@ func poolOf(process string) string {
 }
 
 func uidOf(process string) (string, bool) {
+	uid, _, ok := partsOf(process)
+	return uid, ok
+}
+
+// partsOf returns the uid of the pod and the container that a process is of. The container is empty for what is of a
+// pod alone.
+func partsOf(process string) (uid, container string, ok bool) {
 	rest, ok := strings.CutPrefix(process, processPrefix)
-	uid, _, dot := strings.Cut(rest, ".")
-	return uid, ok && dot
+	uid, container, dot := strings.Cut(rest, ".")
+	return uid, container, ok && dot
 }
 
 // plainNames reports whether a pod's uid and the names of its containers and volumes can be parts of paths.

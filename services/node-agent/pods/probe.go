@@ -136,7 +136,7 @@ func (s *Pods) probe(ctx context.Context, uid string) (time.Time, error) {
 
 // target returns the present start of a container. The lock is held.
 func (s *Pods) target(p *pod, name string) target {
-	return target{*p.record.Containers[name], name, cmp.Or(p.record.Address, s.cfg.Address)}
+	return target{*p.record.Containers[name], p.uid, name, cmp.Or(p.record.Address, s.cfg.Address)}
 }
 
 // beginProbe runs a probe beside everything else. The lock is held.
@@ -202,7 +202,7 @@ func (s *Pods) beginHook(ctx context.Context, p *pod, name, kind string) {
 			return
 		}
 		if errors.Is(err, process.ErrNoProcess) { // it is not taken over yet, or its end was not seen yet
-			time.AfterFunc(askAgain, func() { s.settled.Add(p.uid) })
+			time.AfterFunc(again(&t.container), func() { s.settled.Add(p.uid) })
 			return
 		}
 		defer s.settled.Add(p.uid)

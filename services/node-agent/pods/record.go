@@ -66,16 +66,16 @@ type record struct {
 type container struct {
 	Starts  int        `json:"starts"`
 	Since   time.Time  `json:"since,omitzero"`
-	PID     int        `json:"pid,omitempty"`
+	ID      string     `json:"id,omitempty"`  // of the last start, as the status has it; empty until it runs
+	PID     int        `json:"pid,omitempty"` // in the place of ID, written by an earlier version
 	Exit    *plan.Exit `json:"exit,omitempty"`
 	Last    *plan.Exit `json:"last,omitempty"`
 	Crashes int        `json:"crashes,omitempty"`
 	Asked   bool       `json:"asked,omitempty"`
 	ImageID string     `json:"imageID,omitempty"`
 	// CopyBytes is what the copy of the image's files held of the disk as the last start began; 0: it is not known.
-	CopyBytes int64        `json:"copyBytes,omitempty"`
-	Root      string       `json:"root,omitempty"` // of the unpacked image; empty without one
-	Spec      process.Spec `json:"spec"`           // of the last start
+	CopyBytes int64 `json:"copyBytes,omitempty"`
+	start           // the last one
 
 	// Checks are what the probes of the last start found.
 	Checks         plan.Checks `json:"checks,omitzero"`
@@ -84,6 +84,7 @@ type container struct {
 	PreStopped     bool        `json:"preStopped,omitempty"`
 	Stopping       *plan.Cause `json:"stopping,omitempty"` // why the last start is to end
 
+	awaits   string          // what the last start waits for before it runs
 	logged   <-chan struct{} // closed when the log of the last start is complete; nil before its end is known
 	obstacle *plan.Obstacle
 	job      *job // gets what the next start needs of the image; nil: not begun, or not needed any more
@@ -127,16 +128,19 @@ func (s *Pods) load(uid string) (*pod, error) {
 		p.record.Address, p.dirty = s.cfg.Address, true
 	}
 	p.status, p.reported = p.object.GetStatus(), ownPart(p.object.GetStatus())
+	why := ""
 	if p.record.Boot != s.cfg.BootID {
 		p.record.Boot, p.dirty = s.cfg.BootID, true
-		for _, c := range p.record.Containers {
-			if c.Starts > 0 && c.Exit == nil {
-				c.end(plan.Exit{
-					Code: codeKilled, Reason: plan.StatusUnknown, Message: "the machine was restarted",
-					Finished: time.Now(),
-				})
-				c.Crashes = 0
-			}
+		why = "the machine was restarted"
+	}
+	for _, c := range p.record.Containers {
+		cause := why
+		if cause == "" && c.CRI != nil && s.runtime == nil {
+			cause = "its container runtime was ended, and the agent has none any more"
+		}
+		if cause != "" && c.Starts > 0 && c.Exit == nil {
+			c.end(plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: cause, Finished: time.Now()})
+			c.Crashes, p.dirty = 0, true
 		}
 	}
 	return p, nil
@@ -150,6 +154,12 @@ func (p *pod) resume(now time.Time) {
 		}
 	}
 	for _, c := range p.record.Containers {
+		renumber(&c.ID, &c.PID)
+		for _, e := range []*plan.Exit{c.Exit, c.Last} {
+			if e != nil {
+				renumber(&e.ID, &e.PID)
+			}
+		}
 		if c.Starts > 0 && c.Exit == nil {
 			c.began, c.adopted = elapsed(c.Since, now), now
 		}
@@ -160,6 +170,14 @@ func (p *pod) resume(now time.Time) {
 			c.Stopping.Since = elapsed(c.Stopping.Since, now)
 		}
 	}
+}
+
+// renumber makes an ID of the pid that an earlier version wrote down in its place.
+func renumber(id *string, pid *int) {
+	if *id == "" && *pid != 0 {
+		*id = processID(*pid)
+	}
+	*pid = 0
 }
 
 // save writes a pod's record if it changed.
@@ -207,7 +225,7 @@ func (s *Pods) write(p *pod, object *schedulingv1.Pod) error {
 
 // end notes how the last start of a container ended.
 func (c *container) end(e plan.Exit) {
-	e.Started, e.PID = c.Since, c.PID
+	e.Started, e.ID = c.Since, c.ID
 	if e.Finished.Before(e.Started) {
 		e.Finished = e.Started
 	}

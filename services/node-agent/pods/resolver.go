@@ -67,8 +67,8 @@ func (s *Pods) ownFiles(p *pod, pod *schedulingv1.Pod, isolated bool) ([]process
 
 // ownFile returns the mount that shows a container a file with a text in the place of one of the host.
 func (s *Pods) ownFile(file, text, place string) (process.Mount, error) {
-	if s.roots != nil {
-		return process.Mount{}, fmt.Errorf("%w: a file %s of its own: %w", errConfig, place, s.roots)
+	if why := s.driver().lacks().Roots; why != nil {
+		return process.Mount{}, fmt.Errorf("%w: a file %s of its own: %w", errConfig, place, why)
 	}
 	if now, err := os.ReadFile(file); err != nil || string(now) != text {
 		if err := writeWhole(file, text); err != nil {

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"path"
 	"slices"
-	"syscall"
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -50,9 +48,6 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 			break
 		}
 	}
-	if d.Verdict.Phase != "" && !s.runs(p) {
-		s.reclaim(p)
-	}
 	s.mu.Lock()
 	if !proto.Equal(p.status, d.Status) {
 		before := p.status
@@ -67,6 +62,9 @@ func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 	s.mu.Unlock()
 	if err := s.save(p); err != nil {
 		return time.Time{}, err
+	}
+	if d.Verdict.Phase != "" && !s.runs(p) {
+		s.reclaim(p) // how it ended is written down
 	}
 	s.mu.Lock()
 	p.over = d.Over // from now on its directory may go
@@ -96,19 +94,15 @@ func (s *Pods) refresh(p *pod) *schedulingv1.Pod {
 
 // admit is the last check before a pod runs. Of a pod whose directory was lost processes may be left: they end first.
 func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) error {
-	for _, list := range [][]*schedulingv1.Container{
-		object.GetSpec().GetInitContainers(),
-		object.GetSpec().GetContainers(),
-	} {
-		for _, c := range list {
-			if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, c.GetName())); err != nil {
-				return err
-			}
-		}
+	if err := s.stopLeft(ctx, p, object); err != nil {
+		return err
 	}
 	s.admission.Lock()
 	defer s.admission.Unlock()
 	verdict := p.record.Verdict
+	if verdict.Phase == "" && p.record.Ending.IsZero() {
+		verdict = s.driver().lacks().Refuse(object.GetSpec())
+	}
 	if verdict.Phase == "" && p.record.Ending.IsZero() {
 		var err error
 		if verdict, err = s.check(ctx, p.uid, object); err != nil {
@@ -129,6 +123,22 @@ func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) erro
 	} {
 		for _, c := range list {
 			r.Containers[c.GetName()] = lost(c)
+		}
+	}
+	return nil
+}
+
+// leftPatience is how long the end of what is left of a pod is waited for at a time: it goes on without that. A
+// container runtime that does not answer must not hold up other pods, and what is left has a grace period of 10 s.
+const leftPatience = 15 * time.Second
+
+// stopLeft ends what is left of the containers of a pod. An error means that it is to be called again.
+func (s *Pods) stopLeft(ctx context.Context, p *pod, object *schedulingv1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, leftPatience)
+	defer cancel()
+	for _, c := range slices.Concat(object.GetSpec().GetInitContainers(), object.GetSpec().GetContainers()) {
+		if err := s.stop(ctx, processName(p.uid, c.GetName())); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -158,9 +168,6 @@ func lost(st *schedulingv1.ContainerStatus) *container {
 // enough to admit a pod that asks for none of its labels, which may have changed since; and it never refuses
 // one.
 func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) (plan.Verdict, error) {
-	if verdict := s.enforceable(object); verdict.Phase != "" {
-		return verdict, nil
-	}
 	others := s.others(uid)
 	for fresh := plan.AsksForLabels(object.GetSpec()); ; fresh = true {
 		ctx, cancel := context.WithTimeout(ctx, callPatience)
@@ -202,30 +209,24 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 		s.mu.Lock()
 		p.learn(name, c)
 		s.mu.Unlock()
-		st, known := s.cfg.Supervisor.Lookup(c.Spec.Name)
-		if !known {
-			s.supervise(p, c)
+		st, known := s.driverOf(c).look(ctx, p, name, c)
+		switch {
+		case !known:
+			s.supervise(p, name, c)
 			continue
-		}
-		if st.LastError != nil && !st.Running {
-			_ = s.cfg.Supervisor.Stop(ctx, c.Spec.Name) // it would retry indefinitely
-			s.broken(p, c, st.LastError)
+		case st.broken != nil:
+			s.broken(p, name, c, st.broken)
 			continue
-		}
-		if st.Final && !s.logged(p, c) {
-			continue
-		}
-		var ended plan.Exit
-		if st.Final {
-			ended = howItEnded(exitFile(s.containerDir(p.uid, name), c.Starts), st.LastExit, c.Asked)
-			ended.Message = cmp.Or(s.terminationMessage(p, name, c, ended.Code), ended.Message)
+		case st.exit != nil:
+			st.exit.Message = cmp.Or(s.terminationMessage(p, name, c, st.exit.Code), st.exit.Message)
 		}
 		s.mu.Lock()
-		switch {
-		case st.Running && st.PID != c.PID:
-			c.PID, p.dirty = st.PID, true
-		case st.Final:
-			c.end(ended)
+		c.awaits = st.awaits
+		if st.id != "" && st.id != c.ID {
+			c.ID, p.dirty = st.id, true
+		}
+		if st.exit != nil {
+			c.end(*st.exit)
 			p.dirty = true
 			p.forget(name)
 		}
@@ -233,23 +234,21 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 	}
 }
 
-// supervise has the process of a container run, or taken over if it does. What cannot be run has ended.
-func (s *Pods) supervise(p *pod, c *container) {
-	spec := c.Spec
-	spec.Changed = func() { s.settled.Add(p.uid) }
-	if err := s.cfg.Supervisor.Ensure(spec); err != nil {
-		s.broken(p, c, err)
+// supervise has the last start of a container run, or taken over if it does. What cannot be run has ended.
+func (s *Pods) supervise(p *pod, name string, c *container) {
+	if err := s.driverOf(c).ensure(c, func() { s.settled.Add(p.uid) }); err != nil {
+		s.broken(p, name, c, err)
 	}
 }
 
-// broken notes that the process of a container could not be started.
-func (s *Pods) broken(p *pod, c *container, err error) {
+// broken notes that a container could not be started.
+func (s *Pods) broken(p *pod, name string, c *container, err error) {
 	s.logged(p, c) // nothing is in its log
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.end(plan.Exit{Code: signalBase, Reason: plan.StartError, Message: err.Error(), Finished: time.Now()})
 	p.dirty = true
-	p.forget(nameOf(c))
+	p.forget(name)
 }
 
 // view is what the plan decides on.
@@ -292,8 +291,8 @@ func (p *pod) views(list []*schedulingv1.Container) []plan.ContainerView {
 	for i, of := range list {
 		if c := p.record.Containers[of.GetName()]; c != nil {
 			out[i] = plan.ContainerView{
-				Starts: c.Starts, Since: c.Since, PID: c.PID, Exit: c.Exit, Last: c.Last, Crashes: c.Crashes, Asked: c.Asked,
-				Obstacle: c.obstacle, ImageID: c.ImageID,
+				Starts: c.Starts, Since: c.Since, ID: c.ID, Exit: c.Exit, Last: c.Last, Crashes: c.Crashes, Asked: c.Asked,
+				Obstacle: c.obstacle, ImageID: c.ImageID, Awaits: c.awaits,
 				Checks: c.Checks, Adopted: c.adopted, Began: c.began, AskedAt: c.askedAt, Ended: c.ended, Stopping: c.Stopping,
 			}
 			for kind, hook := range map[string]*plan.Hook{postStart: &out[i].PostStart, preStop: &out[i].PreStop} {
@@ -351,7 +350,7 @@ func (s *Pods) act(ctx context.Context, p *pod, object *schedulingv1.Pod, d plan
 		p.interrupt(name, preStop)
 		c.Asked, p.dirty = true, p.dirty || !c.Asked
 		s.mu.Unlock()
-		s.signal(ctx, object, c, syscall.SIGKILL)
+		s.kill(ctx, p, object, name)
 	}
 	return again, nil
 }
@@ -376,12 +375,12 @@ func (s *Pods) ask(ctx context.Context, p *pod, object *schedulingv1.Pod, name s
 	p.interrupt(name, preStop)
 	c := p.record.Containers[name]
 	s.mu.Unlock()
-	switch err := s.cfg.Supervisor.Ask(c.Spec.Name); {
+	switch err := s.driverOf(c).Ask(processName(p.uid, name)); {
 	case errors.Is(err, process.ErrNoProcess):
-		time.AfterFunc(askAgain, func() { s.settled.Add(p.uid) }) // it starts, or ends
+		time.AfterFunc(again(c), func() { s.settled.Add(p.uid) }) // it starts, or ends
 		return false
 	case err != nil:
-		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", object.GetMetadata().GetName(), "error", err)
+		s.cfg.Log.WarnContext(ctx, "container not asked to end", "pod", object.GetMetadata().GetName(), "error", err)
 		return false
 	}
 	s.mu.Lock()
@@ -393,15 +392,26 @@ func (s *Pods) ask(ctx context.Context, p *pod, object *schedulingv1.Pod, name s
 	return true
 }
 
-// askAgain is when a process is asked again that could not be.
-const askAgain = 20 * time.Millisecond
+// When a container is asked again that could not be.
+const (
+	askAgain        = 20 * time.Millisecond
+	askRuntimeAgain = time.Second // it may be silent for long, and says at once what happens to a container
+)
 
-// signal sends a signal to all processes of a container; one that does not run yet, or no more, gets it when that is
+// again returns when a container is asked again that could not be.
+func again(c *container) time.Duration {
+	if c.CRI != nil {
+		return askRuntimeAgain
+	}
+	return askAgain
+}
+
+// kill sends SIGKILL to all processes of a container; one that does not run yet, or no more, gets it when that is
 // known.
-func (s *Pods) signal(ctx context.Context, object *schedulingv1.Pod, c *container, sig syscall.Signal) {
-	err := s.cfg.Supervisor.Signal(c.Spec.Name, sig)
+func (s *Pods) kill(ctx context.Context, p *pod, object *schedulingv1.Pod, name string) {
+	err := s.driverOf(p.record.Containers[name]).Kill(processName(p.uid, name))
 	if err != nil && !errors.Is(err, process.ErrNoProcess) {
-		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", object.GetMetadata().GetName(), "error", err)
+		s.cfg.Log.WarnContext(ctx, "container not killed", "pod", object.GetMetadata().GetName(), "error", err)
 	}
 }
 
@@ -471,20 +481,21 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		own = append(own, m)
 	}
 	own = slices.DeleteFunc(own, func(m process.Mount) bool { // what the container mounts itself counts
-		return slices.ContainsFunc(l.mounts, func(of process.Mount) bool { return of.To == path.Clean("/"+m.To) })
+		return slices.ContainsFunc(l.mounts, func(of process.Mount) bool { return of.To == cleanPath(m.To) })
 	})
-	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1, s.cfg.ShimCommand)
-	if spec.Stdout, spec.Stderr, err = s.makeLog(dir, c.Starts+1, user); err != nil {
-		return err
+	l.mounts = append(l.mounts, own...)
+	next, err := s.driver().describe(p, object, of, c, l)
+	if err != nil {
+		s.hinder(ctx, p, c, of, err)
+		return nil
 	}
-	spec.Limits, spec.PoolLimits, spec.Mounts = limitsOf(of), weightOf(object), append(spec.Mounts, own...)
 	s.mu.Lock()
 	c.Last, c.Exit, c.Asked, c.obstacle = c.Exit, nil, false, nil
 	p.forget(of.GetName())
 	c.logged = nil
 	c.Checks, c.PostStarted, c.PostStartError, c.PreStopped, c.Stopping = plan.Checks{}, false, "", false, nil
 	c.began, c.adopted, c.askedAt, c.ended = time.Now(), time.Time{}, time.Time{}, time.Time{}
-	c.Starts, c.Since, c.PID, c.ImageID, c.Root, c.Spec = c.Starts+1, time.Now(), 0, l.imageID, l.root, spec
+	c.Starts, c.Since, c.ID, c.ImageID, c.start, c.awaits = c.Starts+1, time.Now(), "", l.imageID, next, ""
 	p.dirty = true
 	if c.CopyBytes = 0; c.job != nil {
 		c.CopyBytes = c.job.bytes
@@ -496,7 +507,7 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	}
 	s.cfg.Log.InfoContext(ctx, "container started", "pod", object.GetMetadata().GetName(), "container", of.GetName(),
 		"start", c.Starts)
-	s.supervise(p, c)
+	s.supervise(p, of.GetName(), c)
 	return nil
 }
 

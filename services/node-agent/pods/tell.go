@@ -87,15 +87,21 @@ func ownPart(st *schedulingv1.PodStatus) *schedulingv1.PodStatus {
 func (s *Pods) remove(ctx context.Context, p *pod) error {
 	s.endJobs(p)
 	if p.reclaimed != nil {
-		<-p.reclaimed
+		select {
+		case <-p.reclaimed:
+		case <-ctx.Done(): // a container runtime that does not answer must not hold up the reports of other pods
+			return ctx.Err()
+		}
 	}
 	for name := range p.record.Containers {
-		if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, name)); err != nil {
+		if err := s.stop(ctx, processName(p.uid, name)); err != nil {
 			return err
 		}
 	}
-	if err := s.cfg.Supervisor.EndPool(processPrefix + p.uid); err != nil {
-		return err
+	for _, d := range s.drivers() {
+		if err := d.EndPool(ctx, processPrefix+p.uid); err != nil {
+			return err
+		}
 	}
 	if p.record.User != 0 { // a child that left its session
 		if err := (process.Users{First: p.record.User, Count: 1}).Kill(); err != nil {

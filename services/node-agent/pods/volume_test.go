@@ -111,6 +111,17 @@ func TestAClaimThatIsNotBoundHereStartsNothing(t *testing.T) {
 	c.await("d", "is refused", waitsWith("which this node cannot mount"))
 }
 
+// A container without a root directory of its own gets no mounts, and could write to what its pod only reads.
+func TestAClaimThatIsOnlyReadIsNotGivenForWriting(t *testing.T) {
+	c := newCluster(t)
+	newMachine(t, c).run()
+	c.bindTo(localVolume(t, "uid-v", "m-0"))
+	p := claimer("a", forever)
+	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = new(true)
+	c.add(p)
+	c.await("a", "waits", waitsWith("persistentVolumeClaim.readOnly: the container could write"))
+}
+
 // Two pods with users of their own never have a volume at once.
 func TestAVolumeHasOneUserAtATime(t *testing.T) {
 	if users().Count == 0 {

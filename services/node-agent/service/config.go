@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -26,13 +27,22 @@ type config struct {
 	registries    []string
 	podsDir       string
 	podUsers      process.Users
+	podPIDsLimit  int64
 	podRange      string
+	erase         bool
+	runtime       string // endpoint of a container runtime; empty: containers are processes
 	hostDir       string
 	addresses     loopback.Addresses // of pods; the zero value: they have the machine's
 	clusterDNS    string
 	dns           netip.Addr // the server of the names of services; the zero value: there is none
 	logLevel      string
 }
+
+// processRuntime is the runtime that is part of the agent.
+const processRuntime = "process"
+
+// defaultPIDsLimit is OpenShift's. Source: OpenShift documentation, machine configuration "podPidsLimit".
+const defaultPIDsLimit = 4096
 
 func parse(args []string, out io.Writer) (config, error) {
 	var c config
@@ -53,6 +63,12 @@ func parse(args []string, out io.Writer) (config, error) {
 		"directory of the machine's pods (default: pods in --dir); the users of --pod-users must be able to pass through to it")
 	fs.Var(&c.podUsers, "pod-users",
 		"users that the machine's pods run as, one each (default: pods run as this program's user)")
+	fs.StringVar(&c.runtime, "runtime", processRuntime,
+		"what runs containers: process, or cri=unix:///PATH, the socket of containerd or CRI-O; requires --pod-users")
+	fs.BoolVar(&c.erase, "end-containers", false,
+		"end and remove what a container runtime has of the pods in --pods-dir, and exit; no agent must run there")
+	fs.Int64Var(&c.podPIDsLimit, "pod-pids-limit", defaultPIDsLimit,
+		"processes and threads that a pod has at most, where control groups can limit them (-1 or 0: no limit of its own)")
 	fs.StringVar(&c.podRange, "pod-range", "",
 		"range of loopback addresses of which each pod gets its own (default: pods have the machine's)")
 	fs.StringVar(&c.hostDir, "host-dir", "",
@@ -66,8 +82,23 @@ func parse(args []string, out io.Writer) (config, error) {
 	switch {
 	case fs.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case c.erase && c.podsDir == "":
+		return c, errors.New("--end-containers requires --pods-dir")
+	case c.erase: // containers are known by the path that their agent has
+		var err error
+		c.podsDir, err = filepath.Abs(c.podsDir)
+		return c, err
 	case c.dir == "":
 		return c, errors.New("--dir is required")
+	}
+	if c.runtime == processRuntime {
+		c.runtime = ""
+	} else if socket, ok := strings.CutPrefix(c.runtime, "cri=unix://"); !ok || !filepath.IsAbs(socket) {
+		return c, fmt.Errorf("--runtime %q: must be process, or cri=unix:///PATH", c.runtime)
+	} else if c.podUsers.Count == 0 {
+		return c, errors.New("--runtime cri requires --pod-users")
+	} else {
+		c.runtime = "unix://" + socket
 	}
 	var err error
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
@@ -87,6 +118,9 @@ func parse(args []string, out io.Writer) (config, error) {
 	}
 	if c.podsDir == "" {
 		c.podsDir = filepath.Join(c.dir, "pods")
+	}
+	if c.podsDir, err = filepath.Abs(c.podsDir); err != nil {
+		return c, err
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -23,9 +23,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/services/node-agent/agent"
+	"github.com/windlass-dev/windlass/services/node-agent/cri"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/hostconfig"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/image/feed"
 	"github.com/windlass-dev/windlass/services/node-agent/logger"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
 	"github.com/windlass-dev/windlass/services/node-agent/member"
@@ -54,6 +56,9 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	log, err := cfg.logger(stderr)
 	if err != nil {
 		return err
+	}
+	if cfg.erase {
+		return EndContainers(ctx, []string{cfg.podsDir}, log, func(string) {})
 	}
 	limitMemory()
 	boot, err := machine.LoadBoot(cfg.dir)
@@ -97,7 +102,8 @@ type instance struct {
 	bootstrap  machine.Bootstrap
 	log        *slog.Logger
 	supervisor *process.Supervisor
-	pods       *pods.Pods // nil before the machine has joined
+	runtime    *cri.Runtime // nil: containers are processes
+	pods       *pods.Pods   // nil before the machine has joined
 }
 
 func (i *instance) run(ctx context.Context) error {
@@ -108,8 +114,17 @@ func (i *instance) run(ctx context.Context) error {
 			Dir: filepath.Join(i.cfg.dir, "etcd"), Address: i.bootstrap.Address, Command: i.cfg.memberCommand,
 		}, i.supervisor, i.log)
 	}
+	if i.cfg.runtime != "" {
+		var err error
+		if i.runtime, err = cri.New(cri.Config{Endpoint: i.cfg.runtime, Owner: i.cfg.podsDir, Log: i.log}); err != nil {
+			return err
+		}
+	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return i.supervisor.Run(running) })
+	if i.runtime != nil {
+		group.Go(func() error { return i.runtime.Run(running) })
+	}
 	group.Go(func() error {
 		i.resume(running, m)
 		err := i.speak(running, m)
@@ -158,6 +173,9 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
+	if i.runtime != nil {
+		status.NodeInfo.ContainerRuntimeVersion = i.runtimeVersion(ctx)
+	}
 	i.resolve(ctx)
 	var services *proxy.Proxy
 	services = proxy.New(proxy.Config{
@@ -175,7 +193,8 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		return err
 	}
 	cfg := agent.Config{
-		Node: node.Name, BootID: i.boot.ID, Conn: conn, Conditions: i.pods.Conditions, Images: i.pods.Images, Log: i.log,
+		Node: node.Name, BootID: i.boot.ID, Conn: conn, Conditions: i.pods.Conditions, Images: i.pods.Images,
+		NotReady: i.pods.NotReady, Log: i.log,
 		Registration: &nodev1.RegisterNodeRequest{
 			Name: node.Name, ProviderId: node.ProviderID, Machine: agent.MachineRef(node.MachineNamespace, node.MachineName),
 			Labels: machine.Labels(node.Name, !i.cfg.addresses.Range.IsValid()), Status: status,
@@ -215,10 +234,18 @@ func (i *instance) newPods(
 	services *proxy.Proxy, hostPorts *proxy.HostPorts, nodeOf func(context.Context, bool) (*nodev1.Node, error),
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
-	images, err := image.NewLibrary(image.LibraryConfig{
+	library := image.LibraryConfig{
 		Dir: filepath.Join(i.cfg.dir, "unpacked"), Layouts: i.cfg.images, Settings: i.cfg.registries, Log: i.log,
-	})
+	}
+	if i.runtime != nil {
+		library.Dir, library.Keeper = filepath.Join(i.cfg.dir, "kept"), feed.New(i.runtime, 0)
+		library.Disk = i.runtime.ImageDir
+	}
+	images, err := image.NewLibrary(library)
 	if err != nil {
+		return nil, err
+	}
+	if err := noteRuntime(i.cfg.podsDir, i.cfg.runtime); err != nil {
 		return nil, err
 	}
 	return pods.New(pods.Config{
@@ -229,11 +256,23 @@ func (i *instance) newPods(
 			known := services.Await(ctx)
 			return services.Services(), known
 		},
-		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, ShimCommand: i.cfg.shimCommand,
+		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, Runtime: i.runtime,
+		ShimCommand:  i.cfg.shimCommand,
 		HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),
-		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
+		ProcessLimit: i.cfg.podPIDsLimit, MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})
+}
+
+// runtimeVersion returns what the container runtime says of itself; it may not answer yet.
+func (i *instance) runtimeVersion(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
+	defer cancel()
+	select {
+	case <-i.runtime.Active():
+	case <-ctx.Done():
+	}
+	return i.runtime.Version()
 }
 
 // halt ends everything that runs on the machine and makes the next start a new boot.

@@ -137,12 +137,19 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the service is not ready"}
 	}
 	s := clusteroperator.State{Available: true}
-	var degraded, updating []string
+	if p, ok := c.Tables.Pools.Lookup("", plan.MasterPool); ok {
+		s.Version = p.GetMetadata().GetAnnotations()[clusteroperator.ReleaseAnnotation]
+	}
+	var degraded, updating, paused []string
 	for p := range c.Tables.Pools.Objects() {
 		name := p.GetMetadata().GetName()
 		conditions := p.GetStatus().GetConditions()
 		if d := object.FindCondition(conditions, plan.ConditionDegraded); d.GetStatus() == "True" {
 			degraded = append(degraded, fmt.Sprintf("pool %s is degraded: %s", name, d.GetMessage()))
+		}
+		if p.GetSpec().GetPaused() {
+			paused = append(paused, fmt.Sprintf("pool %s is paused: its nodes get no configuration until "+
+				"spec.paused is false", name))
 		}
 		if object.IsTrue(conditions, plan.ConditionUpdating) {
 			updating = append(updating, fmt.Sprintf("pool %s is updating to %s: %s", name,
@@ -157,6 +164,12 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 		s.Reason = "PoolDegraded"
 	case s.Progressing:
 		s.Reason = "PoolUpdating"
+	}
+	switch objections := strings.Join(append(degraded, paused...), "; "); {
+	case len(degraded) > 0:
+		s.Objection = clusteroperator.Objection{Reason: "PoolDegraded", Message: objections}
+	case len(paused) > 0:
+		s.Objection = clusteroperator.Objection{Reason: "PoolPaused", Message: objections}
 	}
 	return s
 }

@@ -45,10 +45,10 @@ func (o *Views) configChanged() {
 	o.changed = o.now().UTC()
 }
 
-// render returns what the machine configurations of a pool make together, or why they cannot be rendered.
-func (o *Views) render(pool *configv1.MachineConfigPool) (plan.Rendered, string) {
-	configs := o.tables.Configs.All()
-	inputs := inputsOf(pool, configs)
+// render returns what the machine configurations of a pool make together, or why its nodes cannot have that.
+func (o *Views) render(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) (plan.Rendered, string) {
+	configs, present := o.tables.Configs.All(), o.present(pool, nodes)
+	inputs := inputsOf(pool, configs, present)
 	name := pool.GetMetadata().GetName()
 	o.mu.Lock()
 	m, ok := o.rendered[name]
@@ -56,7 +56,7 @@ func (o *Views) render(pool *configv1.MachineConfigPool) (plan.Rendered, string)
 	if ok && m.inputs == inputs {
 		return m.out, m.failure
 	}
-	out, failure := rendered(plan.Render(pool, configs))
+	out, failure := rendered(plan.Render(pool, configs, present))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.rendered[name] = memo{inputs, out, failure}
@@ -71,13 +71,16 @@ func rendered(out plan.Rendered, err error) (plan.Rendered, string) {
 }
 
 // inputsOf names everything that goes into a rendering.
-func inputsOf(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) string {
+func inputsOf(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) string {
 	var b strings.Builder
 	fmt.Fprint(&b, pool.GetMetadata().GetName(), pool.GetSpec().GetMachineConfigSelector().String())
 	for _, c := range configs {
 		if m := c.GetMetadata(); !plan.IsRendered(m.GetName()) {
 			fmt.Fprint(&b, "\x00", m.GetName(), "@", m.GetResourceVersion())
 		}
+	}
+	for _, c := range present {
+		fmt.Fprint(&b, "\x00", c.GetMetadata().GetName()) // its content does not change
 	}
 	return b.String()
 }
@@ -90,7 +93,7 @@ func (o *Views) Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) pla
 	v.Settled = o.changed.Add(o.settle)
 	o.mu.Unlock()
 	if !v.Settling() {
-		v.Rendered, v.Failure = o.render(pool)
+		v.Rendered, v.Failure = o.render(pool, v.Members.Nodes)
 		_, v.Stored = o.tables.Configs.Lookup("", v.Rendered.Config.GetMetadata().GetName())
 	}
 	v.Unused = o.tables.Unused(name)
@@ -110,9 +113,25 @@ func (o *Views) Gone(pool string) plan.View {
 func (o *Views) Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
 	v := o.members(pool, nodes)
 	if pool.GetSpec().GetConfiguration().GetName() == "" {
-		v.Rendered, v.Failure = rendered(plan.Render(pool, o.tables.Configs.All()))
+		v.Rendered, v.Failure = rendered(plan.Render(pool, o.tables.Configs.All(), o.present(pool, v.Members.Nodes)))
 	}
 	return v
+}
+
+// Present returns the configurations that the live nodes of a pool have.
+func (o *Views) Present(pool *configv1.MachineConfigPool) []*configv1.MachineConfig {
+	return o.present(pool, o.members(pool, nil).Members.Nodes)
+}
+
+// present returns the configurations that nodes of a pool have, as far as they are known.
+func (o *Views) present(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) []*configv1.MachineConfig {
+	var out []*configv1.MachineConfig
+	for _, name := range plan.Present(pool.GetMetadata().GetName(), nodes) {
+		if cfg, ok := o.tables.Configs.Lookup("", name); ok {
+			out = append(out, cfg)
+		}
+	}
+	return out
 }
 
 func (o *Views) members(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {

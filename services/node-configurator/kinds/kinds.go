@@ -12,6 +12,8 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -38,7 +40,7 @@ type Tables struct {
 func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *slog.Logger) *Tables {
 	t := &Tables{nodes: nodes}
 	t.Configs = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfig]{
-		Validate: plan.Faults, ValidateUpdate: unchanged, Admit: t.admitConfig, Log: log,
+		Validate: plan.Faults, ValidateUpdate: unchanged, Admit: t.admitConfig, Whole: true, Log: log,
 	})
 	t.Pools = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfigPool]{
 		Validate: poolFaults, Admit: admitPool, Log: log,
@@ -136,6 +138,12 @@ func admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
 	}
 	if p.GetSpec() != nil {
 		p.Spec.Configuration = old.GetSpec().GetConfiguration()
+	}
+	was, is := old.GetMetadata().GetAnnotations(), p.GetMetadata().GetAnnotations()
+	if was[clusteroperator.ReleaseAnnotation] != is[clusteroperator.ReleaseAnnotation] &&
+		w.By.User != identity.ServiceUser("update-orchestrator") {
+		return rpcerr.Forbidden("the annotation " + clusteroperator.ReleaseAnnotation +
+			" is written by update-orchestrator alone, which has seen that the nodes are at the release")
 	}
 	return nil
 }

@@ -41,14 +41,14 @@ func FuzzIgnition(f *testing.F) {
 			mc("a", "worker", doc),
 			mc("b", "worker", ign(fileDoc("/etc/of-b", "b"))),
 		}
-		r, err := Render(pool, list)
+		r, err := Render(pool, list, nil)
 		if err != nil {
 			return // two configurations that are good may merge to one that is not; Render says so
 		}
 		if _, faults := parse(r.Config.GetSpec().GetConfig(), "spec.config"); len(faults) > 0 {
 			t.Fatalf("%s is rendered to %v: %v", text, r.Config, faults)
 		}
-		if again, err := Render(pool, list); err != nil || !proto.Equal(again.Config, r.Config) {
+		if again, err := Render(pool, list, nil); err != nil || !proto.Equal(again.Config, r.Config) {
 			t.Fatalf("%s is rendered to %v and to %v, %v", text, r.Config, again.Config, err)
 		}
 	})

@@ -33,25 +33,29 @@ func newChooser(pools []*configv1.MachineConfigPool) chooser {
 	return c
 }
 
-// poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all, one
-// custom pool wins over "worker". A node that two custom pools select belongs to none: disputed names them, by name.
-// Source: MCO. Labels alone neither bring the node of a worker machine into the pool "master" nor that of a
-// control-plane machine out of it.
+// poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all,
+// "arbiter" over the others, one custom pool wins over "worker". A node that two custom pools select belongs to none:
+// disputed names them, by name. Source: MCO. Labels alone neither bring the node of a worker machine into the pools of
+// the control plane nor that of a control-plane machine out of them.
 func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 	if node.GetMetadata().GetLabels()[osLabel] == "windows" {
 		return "", nil
 	}
 	role := node.GetMetadata().GetAnnotations()[nodeid.MachineRole]
-	master, worker := "", ""
+	master, arbiter, worker := "", "", ""
 	var custom []string
 	for i, p := range c.pools {
 		if !c.sels[i].Matches(labels.Set(node.GetMetadata().GetLabels())) {
 			continue
 		}
 		switch name := p.GetMetadata().GetName(); name {
-		case masterPool:
+		case MasterPool:
 			if role != workerPool {
 				master = name
+			}
+		case arbiterPool:
+			if role != workerPool {
+				arbiter = name
 			}
 		case workerPool:
 			worker = name
@@ -65,7 +69,9 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 		return "", custom
 	case master != "":
 		return master, nil
-	case role == masterPool:
+	case arbiter != "":
+		return arbiter, nil
+	case role == MasterPool:
 		return "", nil
 	case len(custom) == 1:
 		return custom[0], nil
@@ -86,11 +92,18 @@ func ForNode(cfg *configv1.MachineConfig, node *nodev1.Node, pools []*configv1.M
 type Members struct {
 	Nodes    []*nodev1.Node // by name
 	Disputed []string       // one line for each node that the pool and another custom one select
+	Wait     string         // why no node that serves may begin, whatever the others of the pool do; empty for nothing
 }
 
 // MembersOf returns the nodes of a pool among all.
 func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1.Node) Members {
 	var m Members
+	targets := map[string]string{} // of pools whose nodes may begin
+	for _, p := range pools {
+		if !p.GetSpec().GetPaused() {
+			targets[p.GetMetadata().GetName()] = p.GetSpec().GetConfiguration().GetName()
+		}
+	}
 	c := newChooser(pools)
 	for _, n := range nodes {
 		name, disputed := c.poolOf(n)
@@ -100,10 +113,40 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 				n.GetMetadata().GetName(), strings.Join(disputed, " and ")))
 		case name == pool:
 			m.Nodes = append(m.Nodes, n)
+		case m.Wait != "":
+		case pool == MasterPool && name == arbiterPool && unavailable(n):
+			m.Wait = fmt.Sprintf("the arbiter %s is unavailable", n.GetMetadata().GetName())
+		case pool == arbiterPool && name == MasterPool && unavailable(n):
+			m.Wait = fmt.Sprintf("the master %s is unavailable", n.GetMetadata().GetName())
+		case pool == arbiterPool && name == MasterPool && targets[name] != "" && mark(n, DesiredConfig) != targets[name]:
+			m.Wait = fmt.Sprintf("the master %s is to change first", n.GetMetadata().GetName())
 		}
 	}
 	slices.SortFunc(m.Nodes, func(a, b *nodev1.Node) int {
 		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
 	})
 	return m
+}
+
+// Present returns the names of the configurations that the nodes of a pool have, in order. A node that came from
+// another pool with a configuration of that one counts only while no node has one of this pool: it alone does not keep
+// the pool from changing.
+func Present(pool string, nodes []*nodev1.Node) []string {
+	var own, others []string
+	for _, n := range nodes {
+		name := mark(n, CurrentConfig)
+		digest := strings.LastIndex(name, "-")
+		switch {
+		case name == "":
+		case digest > 0 && name[:digest] == RenderedPrefix+pool:
+			own = append(own, name)
+		default:
+			others = append(others, name)
+		}
+	}
+	if len(own) == 0 {
+		own = others
+	}
+	slices.Sort(own)
+	return slices.Compact(own)
 }

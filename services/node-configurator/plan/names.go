@@ -38,8 +38,11 @@ const (
 
 // Pools with a meaning of their own.
 const (
-	masterPool = "master" // wins every node that it selects; one node at a time
-	workerPool = "worker" // has what no custom pool selects
+	// MasterPool is the pool of the control plane. It wins every node that it selects; one node at a time.
+	MasterPool = "master"
+	// arbiterPool is the pool of machines that only vote. Masters and arbiters never change at the same time.
+	arbiterPool = "arbiter"
+	workerPool  = "worker" // has what no custom pool selects
 )
 
 // RenderedPrefix begins the name of every rendered configuration, and of no other.

@@ -6,6 +6,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
@@ -36,6 +37,13 @@ func rolling(n *nodev1.Node) bool {
 	return desired != "" && !done(n) && !(current == desired && failed(n))
 }
 
+// changing reports whether a node has another configuration than its target. Neither a first configuration nor the way
+// back to the one that a node has disturbs a pod.
+func changing(n *nodev1.Node) bool {
+	current := mark(n, CurrentConfig)
+	return rolling(n) && current != "" && current != mark(n, DesiredConfig)
+}
+
 // failed reports whether the agent of a node has given up for now.
 func failed(n *nodev1.Node) bool {
 	s := mark(n, State)
@@ -59,10 +67,11 @@ func condition(n *nodev1.Node, typ string) string {
 // up reports whether a node takes part, whether or not something may be placed on it.
 func up(n *nodev1.Node) bool { return condition(n, "Ready") == "True" }
 
-// ready reports whether a node takes part and can be given work. Source: MCO.
+// ready reports whether a node takes part and can be given work: it serves. Source: MCO. Pressure that is not known
+// counts, and a condition that is missing does not.
 func ready(n *nodev1.Node) bool {
-	return up(n) && condition(n, "DiskPressure") != "True" && condition(n, "NetworkUnavailable") != "True" &&
-		!n.GetSpec().GetUnschedulable()
+	none := func(typ string) bool { s := condition(n, typ); return s == "" || s == "False" }
+	return up(n) && none("DiskPressure") && none("NetworkUnavailable") && !n.GetSpec().GetUnschedulable()
 }
 
 // unavailable reports whether a node counts against maxUnavailable. Source: MCO.
@@ -95,12 +104,28 @@ func Node(v NodeView) Plan {
 	case v.Node == nil || !impact.Drains():
 		return Plan{}
 	case v.Drain == nil:
+		if why := unreachable(v); why != "" {
+			return Plan{WaitsFor: why}
+		}
 		d := drainOf(v.Node.GetMetadata().GetName(), fmt.Sprintf("configuration %s: %s", mark(v.Node, DesiredConfig), why))
 		return Plan{
 			Do: []Action{{Verb: CreateDrain, Object: object.Reference(d), Reason: d.GetSpec().GetReason(), Drain: d}},
 		}
 	}
 	return Plan{WaitsFor: progress(v.Node, v.Drain)}
+}
+
+// unreachable says why a node that has the present configuration cannot be brought to its target; empty if it can, as
+// far as is known. A node that came from another pool may be so although the other nodes of its pool are not.
+func unreachable(v NodeView) string {
+	if v.Current == nil {
+		return "" // its agent knows
+	}
+	_, bad := machineconfig.Read(v.Current, v.Desired)
+	if len(bad) == 0 {
+		return ""
+	}
+	return mark(v.Node, DesiredConfig) + " cannot be put in force: " + bad[0].String()
 }
 
 // over reports whether a node needs its drain no longer: it has its target and is back, or it is gone.
@@ -123,13 +148,14 @@ func order(v NodeView) Order {
 // controlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd
 // cluster may be on it.
 func controlPlane(n *nodev1.Node) bool {
-	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == masterPool {
+	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == MasterPool {
 		return true // whatever its labels
 	}
 	labels := n.GetMetadata().GetLabels()
 	_, master := labels["node-role.kubernetes.io/master"]
 	_, control := labels["node-role.kubernetes.io/control-plane"]
-	return master || control
+	_, arbiter := labels["node-role.kubernetes.io/arbiter"]
+	return master || control || arbiter
 }
 
 // emptied reports whether a node is empty and stays so. Node and drain come from two copies, of which one may be
@@ -166,6 +192,9 @@ func Target(config string) Marks {
 func Reported(node *nodev1.Node, r *configv1.ReportConfigRequest) Marks {
 	want := Marks{CurrentConfig: r.GetCurrentConfig(), State: r.GetState(), Reason: r.GetReason(), EndingBoot: ""}
 	failure := r.GetState() == degraded || r.GetState() == unreconcilable
+	if failure && r.GetCurrentConfig() == "" {
+		delete(want, CurrentConfig) // its record is not readable, which does not mean that it never had one
+	}
 	switch {
 	case failure && r.GetDesiredConfig() != "" && r.GetDesiredConfig() != mark(node, DesiredConfig):
 		want[State], want[Reason] = working, ""

@@ -71,8 +71,9 @@ func forWorkers(c *configv1.MachineConfig) bool {
 }
 
 // Render merges the machine configurations that a pool selects. The name depends on the pool's name and the content
-// alone.
-func Render(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) (Rendered, error) {
+// alone. present are the configurations that the pool's nodes have: it is an error if a node that has one of them
+// cannot be brought to the result, or a new node if there are none.
+func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) (Rendered, error) {
 	selected, err := selected(pool, configs)
 	if err != nil {
 		return Rendered{}, err
@@ -113,6 +114,9 @@ func Render(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig)
 	r.Config = &configv1.MachineConfig{
 		ApiVersion: "machineconfiguration.openshift.io/v1", Kind: "MachineConfig",
 		Metadata: &metav1.ObjectMeta{Name: RenderedPrefix + pool.GetMetadata().GetName() + "-" + sum}, Spec: spec,
+	}
+	if why := obstacles(r.Config, selected, present); len(why) > 0 {
+		return Rendered{}, fmt.Errorf("cannot be put in force: %s", some(why, "; "))
 	}
 	return r, nil
 }

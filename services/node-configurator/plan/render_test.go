@@ -89,7 +89,7 @@ func TestThePoolsOwnConfigurationsHaveTheLastWord(t *testing.T) {
 		mc("60-worker", "worker", ign(fileDoc("/etc/y", "late"))),
 		mc("50-master", "master", ign(fileDoc("/etc/x", "master"))),
 		mc("rendered-infra-0", "infra", ign(fileDoc("/etc/x", "rendered"))),
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,11 @@ func TestSettingsAreMergedEachInItsOwnWay(t *testing.T) {
 			s.KernelArguments, s.Fips, s.OsImageUrl, s.KernelType = []string{"quiet"}, proto.Bool(true), "second", "default"
 		}),
 		mc("c", "worker", nil),
-	})
+	}, []*configv1.MachineConfig{mc("rendered-worker-0", "", nil, func(s *configv1.MachineConfigSpec) {
+		s.KernelArguments, s.Extensions, s.OsImageUrl, s.KernelType = []string{"quiet", "a=1", "quiet"}, []string{"usbguard"},
+			"second", "realtime"
+		s.Fips = proto.Bool(true)
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +131,7 @@ func TestACompressionIsNotInherited(t *testing.T) {
 	packed := `{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/x","contents":{"compression":"gzip","source":"data:,p"}}]}}`
 	r, err := Render(poolOf("worker", "worker"), []*configv1.MachineConfig{
 		mc("a", "worker", ign(packed)), mc("b", "worker", ign(fileDoc("/x", "plain"))),
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +159,8 @@ func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if _, err := Render(poolOf("worker", "worker"), tc.configs); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := Render(poolOf("worker", "worker"), tc.configs, nil); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Render = %v, want %q", err, tc.want)
 			}
 		})
@@ -164,8 +169,110 @@ func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
 	unlabelled.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}
 	c := mc("a", "", nil)
 	c.Metadata.Labels["x"] = "y"
-	if _, err := Render(unlabelled, []*configv1.MachineConfig{c}); err == nil ||
+	if _, err := Render(unlabelled, []*configv1.MachineConfig{c}, nil); err == nil ||
 		!strings.Contains(err.Error(), "has no label") {
+		t.Errorf("Render = %v", err)
+	}
+}
+
+// unitDoc is an Ignition configuration of enabled services; each has a line of its own.
+func unitDoc(services ...string) string {
+	var units []any
+	for _, s := range services {
+		name, line, _ := strings.Cut(s, ":")
+		units = append(units, map[string]any{
+			"name": name, "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n" + line + "\n",
+		})
+	}
+	return string(must(json.Marshal(map[string]any{
+		"ignition": map[string]any{"version": "3.4.0"}, "systemd": map[string]any{"units": units},
+	})))
+}
+
+func TestWhatCannotBePutInForceNamesItsFieldAndItsSource(t *testing.T) {
+	const begin = "cannot be put in force: "
+	const kernel = "spec.kernelArguments: cannot be changed: no driver of this release changes kernel arguments of a machine"
+	const chrony = `[Service] User=: "chrony" is not put in force: units run as root of their machine`
+	quiet := func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet"} }
+	fips := func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) }
+	base := mc("50-base", "worker", ign(fileDoc("/etc/base", "1")))
+	for _, tc := range []struct {
+		name             string
+		configs, present []*configv1.MachineConfig
+		want             string // empty if all can be put in force
+	}{
+		{
+			"kernel arguments of a first configuration",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			nil, begin + `machine config "60-a": ` + kernel,
+		},
+		{
+			"kernel arguments that come",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			[]*configv1.MachineConfig{mc("r", "", nil)},
+			begin + `machine config "60-a": ` + kernel,
+		},
+		{
+			"kernel arguments that the nodes have been asked for before",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			[]*configv1.MachineConfig{mc("r", "", nil, quiet)},
+			"",
+		},
+		{
+			"kernel arguments that one of two nodes has been asked for before",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			[]*configv1.MachineConfig{mc("r", "", nil, quiet), mc("s", "", nil)},
+			begin + `machine config "60-a": ` + kernel,
+		},
+		{
+			"a unit has another place in the merged list",
+			[]*configv1.MachineConfig{
+				mc("60-a", "worker", ign(unitDoc("a.service:", "b.service:User=chrony"))),
+				mc("70-b", "worker", ign(unitDoc("c.service:", "a.service:", "d.service:User=chrony"))),
+			},
+			nil, begin + `machine config "60-a": spec.config.systemd.units[1].contents: ` + chrony +
+				`; machine config "70-b": spec.config.systemd.units[2].contents: ` + chrony,
+		},
+		{
+			"a unit that is overridden",
+			[]*configv1.MachineConfig{
+				mc("60-a", "worker", ign(unitDoc("a.service:User=chrony"))), mc("70-b", "worker", ign(unitDoc("a.service:"))),
+			},
+			nil, "",
+		},
+		{
+			"a change that no single one makes",
+			[]*configv1.MachineConfig{base},
+			[]*configv1.MachineConfig{mc("r", "", nil, fips)},
+			begin + `machine config "50-base": spec.fips: cannot be changed once a machine has its configuration`,
+		},
+		{
+			"two that do not go together",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", ign(fileDoc("/etc/base/x", "1")))},
+			nil,
+			begin + `merged: spec.config: "/etc/base/x" is wanted below "/etc/base", which is a file`,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			have := ""
+			if _, err := Render(poolOf("worker", "worker"), tc.configs, tc.present); err != nil {
+				have = err.Error()
+			}
+			if diff := cmp.Diff(tc.want, have); diff != "" {
+				t.Errorf("reason (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAReasonNamesNotTooMuch(t *testing.T) {
+	var services []string
+	for i := range maxNamed + 2 {
+		services = append(services, fmt.Sprintf("%d.service:User=chrony", i))
+	}
+	_, err := Render(poolOf("worker", "worker"), []*configv1.MachineConfig{mc("a", "worker", ign(unitDoc(services...)))},
+		nil)
+	if err == nil || strings.Count(err.Error(), "User=") != maxNamed || !strings.HasSuffix(err.Error(), " and 2 more") {
 		t.Errorf("Render = %v", err)
 	}
 }
@@ -179,7 +286,7 @@ func TestTheNameDependsOnTheContentAlone(t *testing.T) {
 				mc(n, "worker", ign(fileDoc("/"+rapid.StringMatching(`[a-c]`).Draw(t, "path"), fmt.Sprint(i)))))
 		}
 		pool := poolOf("worker", "worker")
-		a := must(Render(pool, configs))
+		a := must(Render(pool, configs, nil))
 		other := slices.Clone(configs)
 		slices.Reverse(other)
 		for i, c := range other {
@@ -187,12 +294,12 @@ func TestTheNameDependsOnTheContentAlone(t *testing.T) {
 			other[i].Metadata.ResourceVersion = fmt.Sprint(i)
 			other[i].Metadata.Annotations = map[string]string{"note": "x"}
 		}
-		b := must(Render(pool, other))
+		b := must(Render(pool, other, nil))
 		if a.Config.GetMetadata().GetName() != b.Config.GetMetadata().GetName() {
 			t.Fatal("the same content has two names")
 		}
-		other[0].Spec.KernelArguments = []string{"changed"}
-		if c := must(Render(pool, other)); c.Config.GetMetadata().GetName() == a.Config.GetMetadata().GetName() {
+		other[0].Spec.Fips = proto.Bool(true)
+		if c := must(Render(pool, other, nil)); c.Config.GetMetadata().GetName() == a.Config.GetMetadata().GetName() {
 			t.Fatal("two contents have one name")
 		}
 	})

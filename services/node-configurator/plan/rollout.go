@@ -26,7 +26,7 @@ type View struct {
 	// pool keeps its configuration.
 	Rendered Rendered
 	Stored   bool      // Rendered is stored
-	Failure  string    // why the pool's configuration cannot be rendered; empty if it can
+	Failure  string    // why the pool's configuration cannot be rendered or not put in force; empty if it can
 	Settled  time.Time // when the last change of machine configurations will have settled; zero if none was seen
 	// Rendered configurations of the pool that neither a pool nor a node uses, in any order.
 	Unused []*configv1.MachineConfig
@@ -47,7 +47,9 @@ type Rollout struct {
 	Next           []string // nodes that get the pool's configuration as their target now, in order
 	Nodes          []*configv1.PlanMachineConfigPoolResponse_NodePlan
 
-	under int // nodes that have a target and have not reached it
+	under  int // nodes that change to another configuration, those of Next included
+	failed int // nodes that serve although they failed on the pool's configuration
+	begun  int // nodes of Next that were available
 }
 
 // States of nodes in a plan.
@@ -59,15 +61,16 @@ const (
 )
 
 // MaxUnavailable returns how many of so many nodes of a pool may be unavailable at once, 1 or more. Percentages are
-// rounded down. Masters go one at a time, whatever is given: each may hold a voter.
+// rounded down. Masters and arbiters go one at a time, whatever is given: each may hold a voter.
 func MaxUnavailable(pool *configv1.MachineConfigPool, nodes int) int {
-	if pool.GetMetadata().GetName() == masterPool {
+	if name := pool.GetMetadata().GetName(); name == MasterPool || name == arbiterPool {
 		return 1
 	}
 	v := pool.GetSpec().GetMaxUnavailable()
 	if p, ok := v.GetKind().(*structpb.Value_StringValue); ok {
-		percent, err := strconv.Atoi(strings.TrimSuffix(p.StringValue, "%"))
-		if err != nil {
+		digits, found := strings.CutSuffix(p.StringValue, "%")
+		percent, err := strconv.Atoi(digits)
+		if !found || err != nil {
 			return 1
 		}
 		return max(1, nodes*min(percent, 100)/100)
@@ -94,10 +97,11 @@ func MaxUnavailableFault(v *structpb.Value) string {
 // status is, and which former configurations are deleted. A plan that aims the pool at another configuration does
 // nothing else: decide again once that is stored.
 //
-// A node without any configuration gets it at once. A node that has another target and has not reached it gets the new
-// one at once: it is down for it already. Of the others, nodes that are down come first and cost nothing, since they do
-// no work; nodes that can be given work begin while fewer than MaxUnavailable are unavailable, by zone and age. Never
-// more than MaxUnavailable nodes are under way at once.
+// A node without any configuration gets it at once, and so does one that goes back to the configuration that it has:
+// neither disturbs a pod. A node that is down for another target, which is abandoned, gets the new one at once, too. Of
+// the others, nodes that are down come first and cost nothing, since they do no work; nodes that serve begin while
+// fewer than MaxUnavailable are unavailable, those that failed on an abandoned target first, then by zone and age.
+// Never more than MaxUnavailable nodes are under way at once.
 func Pool(v View) (Plan, Rollout) {
 	if v.Pool == nil {
 		var p Plan
@@ -117,8 +121,8 @@ func Pool(v View) (Plan, Rollout) {
 	switch {
 	case !proto.Equal(v.Pool.GetStatus(), next.GetStatus()):
 		p.Do = append(p.Do, Action{Verb: StorePool, Object: object.Reference(next), Pool: next})
-	case updated.GetStatus() == "True" && !v.Settling() && v.Failure == "":
-		p.sweep(v, keepUnused) // only now does the stored status use no former configuration
+	case !v.Settling() && v.Failure == "":
+		p.sweep(v, keepUnused) // also while the pool is paused or degraded, which may be for long
 	}
 	if p.WaitsFor = ""; updated.GetStatus() != "True" {
 		p.WaitsFor = updated.GetMessage()
@@ -181,19 +185,22 @@ func rollOut(v View) (Plan, Rollout) {
 	target := v.Pool.GetSpec().GetConfiguration().GetName()
 	r := Rollout{MaxUnavailable: MaxUnavailable(v.Pool, len(v.Members.Nodes))}
 	var p Plan
-	failing := 0
 	for _, n := range v.Members.Nodes {
 		if unavailable(n) {
 			r.Unavailable++
 		}
 		if mark(n, DesiredConfig) == target && stuck(n) {
-			failing++
+			r.failed++
 		}
-		if mark(n, CurrentConfig) != "" && rolling(n) {
+		// A node that failed on an abandoned target and serves is at rest: another one that is down need not wait for it.
+		atRest := mark(n, DesiredConfig) != target && stuck(n) && ready(n)
+		if changing(n) && !atRest {
 			r.under++
 		}
 	}
-	r.Capacity = max(0, r.MaxUnavailable-r.Unavailable-failing)
+	if v.Members.Wait == "" {
+		r.Capacity = max(0, r.MaxUnavailable-r.Unavailable-r.failed)
+	}
 	next := map[string]string{} // why
 	if target != "" && !v.Settling() && v.Failure == "" {
 		next = r.begin(v, target, &p)
@@ -213,41 +220,47 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		r.Next = append(r.Next, name)
 		next[name] = why
 	}
-	var down, candidates []*nodev1.Node
+	var down, abandoned, others []*nodev1.Node
 	for _, n := range inOrder(v.Members.Nodes) {
+		former := "its former target " + mark(n, DesiredConfig) + " is abandoned"
 		switch {
 		case mark(n, DesiredConfig) == target || n.GetMetadata().GetDeletionTimestamp() != nil:
 		case mark(n, CurrentConfig) == "":
 			take(n, "it has no configuration yet")
 		case v.Pool.GetSpec().GetPaused():
-		case rolling(n):
-			take(n, "its former target "+mark(n, DesiredConfig)+" is abandoned")
-		case !up(n):
+		case rolling(n) && (mark(n, CurrentConfig) == target || changing(n) && !ready(n)):
+			take(n, former)
+		case rolling(n) && ready(n):
+			abandoned = append(abandoned, n)
+		case !up(n) || rolling(n): // rolling: it is on its way back to what it has, and still cordoned
 			down = append(down, n)
 		case ready(n): // one that is up and not ready runs its pods, but is held: it waits for that
-			candidates = append(candidates, n)
+			others = append(others, n)
 		}
 	}
-	free := r.MaxUnavailable - r.under
 	for _, n := range down {
-		if free > 0 {
+		if r.under < r.MaxUnavailable {
 			take(n, "it is unavailable already, so it does no work")
-			free--
+			r.under++
 		}
 	}
-	// A node that serves although it counts as unavailable (its disk differs from its configuration) is an obstacle to
-	// itself only.
-	capacity := r.Capacity
-	for _, n := range candidates {
+	for _, n := range append(abandoned, others...) {
+		underWay := changing(n) && !stuck(n) // it is counted already
 		switch {
-		case free <= 0:
-		case unavailable(n) && r.Unavailable <= r.MaxUnavailable:
+		case v.Members.Wait != "" || r.under >= r.MaxUnavailable && !underWay:
+			continue
+		case unavailable(n) && r.Unavailable+r.begun <= r.MaxUnavailable:
+			// It serves, and counts as unavailable: it has not been drained yet, or its disk differs from its configuration.
 			take(n, "it counts as unavailable already")
-			free--
-		case !unavailable(n) && capacity > 0:
-			take(n, fmt.Sprintf("%d of %d nodes that may be unavailable are", r.MaxUnavailable-capacity, r.MaxUnavailable))
-			capacity--
-			free--
+		case !unavailable(n) && r.begun < r.Capacity:
+			take(n, fmt.Sprintf("%d of %d nodes that may be unavailable are", r.MaxUnavailable-r.Capacity+r.begun,
+				r.MaxUnavailable))
+			r.begun++
+		default:
+			continue
+		}
+		if !underWay {
+			r.under++
 		}
 	}
 	return next
@@ -315,6 +328,8 @@ func progress(n *nodev1.Node, d *nodev1.Drain) string {
 	case d.GetStatus().GetPhase() != drained:
 		text := strings.Join(append([]string{d.GetStatus().GetMessage()}, d.GetStatus().GetBlocked()...), "; ")
 		return "is drained: " + cmp.Or(strings.Trim(text, "; "), "the drain has not begun")
+	case !n.GetSpec().GetUnschedulable():
+		return "is drained, but schedulable: its agent waits until it is unschedulable again"
 	}
 	return cmp.Or(mark(n, Reason), "is drained, its agent applies the configuration")
 }
@@ -323,17 +338,22 @@ func progress(n *nodev1.Node, d *nodev1.Drain) string {
 func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 	switch {
 	case v.Failure != "":
-		return "the pool's configuration cannot be rendered: " + v.Failure
+		return "the pool is RenderDegraded: " + v.Failure
 	case v.Settling():
 		return "machine configs have just changed"
 	case v.Pool.GetSpec().GetPaused():
 		return "the pool is paused"
 	case up(n) && !ready(n):
 		return "the node is unschedulable or under pressure: it begins when it can be given work again"
-	case r.Unavailable < r.MaxUnavailable:
-		return fmt.Sprintf("%d of %d nodes that may change at once have not finished", r.under, r.MaxUnavailable)
+	case up(n) && v.Members.Wait != "":
+		return v.Members.Wait
+	case up(n) && r.Unavailable+r.begun >= r.MaxUnavailable:
+		return fmt.Sprintf("%d of %d nodes that may be unavailable are", r.Unavailable+r.begun, r.MaxUnavailable)
+	case up(n) && r.under < r.MaxUnavailable:
+		return fmt.Sprintf("%d of %d nodes that may be unavailable are, and %d failed on this configuration",
+			r.Unavailable+r.begun, r.MaxUnavailable, r.failed)
 	}
-	return fmt.Sprintf("%d of %d nodes that may be unavailable are", r.Unavailable, r.MaxUnavailable)
+	return fmt.Sprintf("%d of %d nodes that may change at once have not finished", r.under, r.MaxUnavailable)
 }
 
 func unblock(v View) string {

@@ -42,6 +42,17 @@ func lost(n *nodev1.Node) *nodev1.Node {
 	return n
 }
 
+// silent makes a node that never reported whether it is ready.
+func silent(n *nodev1.Node) *nodev1.Node {
+	n.Status.Conditions = nil
+	return n
+}
+
+func with(n *nodev1.Node, typ, status string) *nodev1.Node {
+	n.Status.Conditions = append(n.Status.Conditions, &nodev1.NodeCondition{Type: typ, Status: status})
+	return n
+}
+
 func cordoned(n *nodev1.Node) *nodev1.Node {
 	n.Spec.Unschedulable = proto.Bool(true)
 	return n
@@ -75,7 +86,20 @@ func TestMaxUnavailable(t *testing.T) {
 		{"worker", "50%", 5, 2},
 		{"worker", "10%", 5, 1},
 		{"worker", "100%", 5, 5},
+		{"worker", "99%", 100, 99},
+		{"worker", "150%", 4, 4},
+		{"worker", "0%", 5, 1},
+		{"worker", "50%", 0, 1},
+		{"worker", 0, 5, 1},
+		{"worker", -2, 5, 1},
+		{"worker", "-20%", 50, 1},
+		{"worker", "0", 5, 1},
+		{"worker", "60", 5, 1}, // no percentage
+		{"worker", "40 %", 5, 1},
+		{"worker", "99999999999999999999%", 5, 1},
+		{"worker", true, 5, 1},
 		{"master", 3, 3, 1},
+		{"arbiter", "100%", 3, 1},
 	} {
 		if got := MaxUnavailable(target(poolOf(tc.pool, tc.pool), "b", tc.most), tc.nodes); got != tc.want {
 			t.Errorf("%s with %v of %d nodes: %d, want %d", tc.pool, tc.most, tc.nodes, got, tc.want)
@@ -165,6 +189,41 @@ func TestWhichNodesBeginNext(t *testing.T) {
 		{"but not while another is down", nil, false, "", []*nodev1.Node{
 			node("n1", "a", "a", degraded, "content mismatch"),
 			lost(node("n2", "b", "b", stateDone)),
+		}, nil},
+		{"one that failed on a former target and serves uses capacity", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "bad", degraded, "no"),
+			lost(node("n2", "b", "b", stateDone)),
+		}, nil},
+		{"and comes before those that did not", 2, false, "", []*nodev1.Node{
+			node("n1", "a", "a", stateDone), node("n2", "a", "a", stateDone), node("n3", "a", "bad", degraded, "no"),
+		}, []string{"n3", "n1"}},
+		{"all of them, one after the other", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "bad", degraded, "no"), node("n2", "a", "bad", unreconcilable, "no"),
+			node("n3", "a", "bad", degraded, "no"),
+		}, []string{"n1"}},
+		{"one that is down on a bad configuration does not wait for them", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "bad", degraded, "no"),
+			lost(node("n2", "bad", "bad", stateDone)),
+		}, []string{"n2"}},
+		{"one that serves and is worked at stays while too many are down", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "bad", working),
+			lost(node("n2", "b", "b", stateDone)),
+		}, nil},
+		{"and changes at once while not", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "bad", working),
+			node("n2", "a", "a", stateDone),
+		}, []string{"n1"}},
+		{"what goes back to the configuration that it has disturbs no pod", nil, false, "", []*nodev1.Node{
+			node("n1", "b", "bad", degraded, "no"), node("n2", "b", "bad", degraded, "no"),
+			lost(node("n3", "b", "b", stateDone)),
+		}, []string{"n1", "n2"}},
+		{"a node without a Ready condition is down", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "a", stateDone),
+			silent(node("n2", "a", "a", stateDone)),
+		}, []string{"n2"}},
+		{"one whose disk pressure is not known is not ready", nil, false, "", []*nodev1.Node{
+			with(node("n1", "a", "a", stateDone), "DiskPressure", "Unknown"),
+			with(node("n2", "b", "b", stateDone), "DiskPressure", "False"),
 		}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -309,6 +368,7 @@ func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
 			"another one failed, and serves all the same", node("n1", "a", "b", degraded, "no space"),
 			"1 of 1 nodes that may change at once have not finished",
 		},
+		{"another one begins", node("n1", "a", "a", stateDone), "1 of 1 nodes that may be unavailable are"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p, _ := Pool(View{
@@ -344,7 +404,7 @@ func TestAFailureToRenderStandsUntilAChangeHasSettled(t *testing.T) {
 func TestToWhichPoolANodeBelongs(t *testing.T) {
 	pools := []*configv1.MachineConfigPool{
 		poolOf("worker", "worker"), poolOf("master", "master"),
-		poolOf("infra", "infra"), poolOf("gpu", "gpu"),
+		poolOf("infra", "infra"), poolOf("gpu", "gpu"), poolOf("arbiter", "arbiter"),
 	}
 	empty := poolOf("empty", "empty")
 	empty.Spec.NodeSelector = &metav1.LabelSelector{}
@@ -359,6 +419,8 @@ func TestToWhichPoolANodeBelongs(t *testing.T) {
 		{"a worker", []string{"worker"}, "linux", "worker", nil},
 		{"a custom pool wins over worker", []string{"worker", "infra"}, "linux", "infra", nil},
 		{"master wins over all", []string{"worker", "infra", "master"}, "linux", "master", nil},
+		{"master wins over arbiter", []string{"arbiter", "master"}, "linux", "master", nil},
+		{"arbiter wins over custom pools", []string{"worker", "infra", "arbiter"}, "linux", "arbiter", nil},
 		{"two custom pools are an error", []string{"worker", "infra", "gpu"}, "linux", "", []string{"gpu", "infra"}},
 		{"even for a master", []string{"master", "infra", "gpu"}, "linux", "", []string{"gpu", "infra"}},
 		{"windows", []string{"worker"}, "windows", "", nil},
@@ -411,6 +473,7 @@ func stepOf(v NodeView) nodeStep {
 func TestOneStepOfANode(t *testing.T) {
 	a, b := mc("a", "", ign(fileDoc("/etc/x", "1"))), mc("b", "", ign(fileDoc("/etc/x", "2")))
 	harmless := mc("b", "", ign(fileDoc("/etc/x", "1")))
+	impossible := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) })
 	drain := func(phase string) *nodev1.Drain {
 		return &nodev1.Drain{
 			Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"},
@@ -485,12 +548,56 @@ func TestOneStepOfANode(t *testing.T) {
 			NodeView{node("n", "lost", "b", working), nil, nil, b},
 			nodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}},
 		},
+		{
+			"it came from another pool and can never have its target",
+			NodeView{node("n", "a", "b", working), nil, a, impossible},
+			nodeStep{Order: Order{impossible, false, true}},
+		},
 		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil}, nodeStep{}},
 		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, nodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := stepOf(tc.view); got != tc.want {
 				t.Errorf("Node = %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestANodeThatCannotHaveItsTargetSaysWhy(t *testing.T) {
+	target := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) })
+	p := Node(NodeView{Node: node("n", "a", "b", working), Current: mc("a", "", nil), Desired: target})
+	want := "b cannot be put in force: spec.fips: cannot be changed once a machine has its configuration"
+	if p.WaitsFor != want || len(p.Do) > 0 {
+		t.Errorf("Node = %+v, want %q", p, want)
+	}
+}
+
+func TestTheConfigurationsThatAPoolIsComparedWith(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		have, want []string
+	}{
+		{"no node has one", []string{"", ""}, nil},
+		{
+			"of its own",
+			[]string{"rendered-infra-2", "", "rendered-infra-1", "rendered-infra-2"},
+			[]string{"rendered-infra-1", "rendered-infra-2"},
+		},
+		{
+			"a node came from another pool",
+			[]string{"rendered-infra-1", "rendered-worker-1", "rendered-infra-x-1"},
+			[]string{"rendered-infra-1"},
+		},
+		{"all nodes came from another pool", []string{"rendered-worker-1", ""}, []string{"rendered-worker-1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var nodes []*nodev1.Node
+			for i, name := range tc.have {
+				nodes = append(nodes, node(fmt.Sprint(i), name))
+			}
+			if diff := cmp.Diff(tc.want, Present("infra", nodes)); diff != "" {
+				t.Errorf("Present (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -529,6 +636,9 @@ func TestWhatAReportChanges(t *testing.T) {
 			CurrentConfig: "a", DesiredConfig: "b",
 			State: degraded, Reason: "no",
 		}, Marks{State: degraded, Reason: "no"}},
+		{"it cannot read what it has", node("n", "a", "a", stateDone), &configv1.ReportConfigRequest{
+			State: degraded, Reason: "current.json: unexpected end",
+		}, Marks{State: degraded, Reason: "current.json: unexpected end"}},
 		{"it failed on a target that it has no longer", node("n", "a", "c", working), &configv1.ReportConfigRequest{
 			CurrentConfig: "a", DesiredConfig: "b", State: degraded, Reason: "no",
 		}, Marks{}},
@@ -560,7 +670,9 @@ func (f *fleet) begin() []string {
 			for k, v := range Target(f.pool.GetSpec().GetConfiguration().GetName()) {
 				n.Metadata.Annotations[k] = v
 			}
-			cordoned(n)
+			if mark(n, CurrentConfig) != mark(n, DesiredConfig) {
+				cordoned(n)
+			}
 		}
 	}
 	return next
@@ -603,57 +715,64 @@ func TestTheDocumentsExampleOfFiveNodes(t *testing.T) {
 	}
 }
 
-// Whatever happens to nodes and targets, no more than maxUnavailable are under way, and no node that serves is taken
-// while that many are away.
+// Whatever happens to nodes, targets and the limit, no node that serves is taken while as many as may be are away, and
+// no more begin than may change at once.
 func TestNeverMoreThanMaxUnavailableByOurDoing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		most := rapid.IntRange(1, 4).Draw(t, "maxUnavailable")
-		f := &fleet{pool: target(poolOf("worker", "worker"), "t0", most)}
+		most := 0
+		limit := func() any {
+			most = rapid.IntRange(1, 4).Draw(t, "maxUnavailable")
+			return most
+		}
+		f := &fleet{pool: target(poolOf("worker", "worker"), "t0", limit())}
 		for i := range rapid.IntRange(1, 8).Draw(t, "nodes") {
 			f.nodes = append(f.nodes, node(fmt.Sprintf("n%d", i), "t0", "t0", stateDone))
 		}
-		for i := range 30 {
+		events := []string{"finish", "finish", "fail", "fail", "serve", "lose", "return", "target", "drift", "limit"}
+		for range 40 {
 			n := f.nodes[rapid.IntRange(0, len(f.nodes)-1).Draw(t, "node")]
-			switch rapid.SampledFrom([]string{"finish", "finish", "fail", "lose", "return", "target", "drift"}).Draw(t,
-				"event") {
+			switch rapid.SampledFrom(events).Draw(t, "event") {
 			case "finish":
 				f.finish(n.GetMetadata().GetName())
 			case "fail":
 				if rolling(n) {
 					n.Metadata.Annotations[State] = degraded
 				}
+			case "serve": // it failed, or has not been drained yet, and its pods run
+				n.Spec.Unschedulable = nil
 			case "lose":
 				lost(n)
 			case "return":
 				n.Status.Conditions[0].Status = "True"
 			case "target":
-				f.pool.Spec.Configuration.Name = fmt.Sprintf("t%d", i%3)
+				target(f.pool, fmt.Sprintf("t%d", rapid.IntRange(0, 2).Draw(t, "target")), nil)
 			case "drift":
 				if done(n) {
 					n.Metadata.Annotations[State] = degraded
 				}
+			case "limit":
+				target(f.pool, f.pool.GetSpec().GetConfiguration().GetName(), limit())
 			}
-			away := func() (n int) {
+			count := func(is func(*nodev1.Node) bool) (n int) {
 				for _, o := range f.nodes {
-					if !ready(o) {
+					if is(o) {
 						n++
 					}
 				}
 				return n
 			}
-			before := away()
+			away := func(o *nodev1.Node) bool { return !ready(o) }
+			// A node that failed and serves is at rest; one that goes back to what it has is not disturbed.
+			underWay := func(o *nodev1.Node) bool {
+				return rolling(o) && mark(o, CurrentConfig) != mark(o, DesiredConfig) && !(failed(o) && ready(o))
+			}
+			wasAway, wasUnder := count(away), count(underWay)
 			f.begin()
-			if after := away(); after > before && after > most {
-				t.Fatalf("%d nodes were away, now %d: more than %d", before, after, most)
+			if is := count(away); is > wasAway && is > most {
+				t.Fatalf("%d nodes were away, now %d: more than %d", wasAway, is, most)
 			}
-			under := 0
-			for _, o := range f.nodes {
-				if rolling(o) {
-					under++
-				}
-			}
-			if under > most {
-				t.Fatalf("%d nodes are under way, more than %d", under, most)
+			if is := count(underWay); is > wasUnder && is > most {
+				t.Fatalf("%d nodes were under way, now %d: more than %d", wasUnder, is, most)
 			}
 		}
 		// And it comes to an end.

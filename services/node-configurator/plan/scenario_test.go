@@ -25,6 +25,7 @@ import (
 //
 //	config c role=worker path=content     a machine configuration of one file, or new content for it; remove c deletes it
 //	clashing c role=worker                a machine configuration that cannot be rendered with any other
+//	kernel c role=worker argument=quiet   a machine configuration that no machine can be given
 //	pool p [max=2], gone p                a pool of the nodes with that role; the pool no longer exists
 //	pause p, resume p                     spec.paused of a pool
 //	node n role=worker [zone=z]           a node; role=master makes it one of a control-plane machine
@@ -135,6 +136,10 @@ func (s *scenario) command(t *testing.T, words []string) {
 		cfg := mc(name, args["role"], ign(fileDoc("/etc/x", "x")))
 		cfg.Spec.Extensions, cfg.Spec.KernelType = []string{"kernel-devel"}, "realtime"
 		s.configs[name], s.changed = cfg, s.clock
+	case "kernel":
+		s.configs[name], s.changed = mc(name, args["role"], nil, func(c *configv1.MachineConfigSpec) {
+			c.KernelArguments = []string{args["argument"]}
+		}), s.clock
 	case "remove":
 		delete(s.configs, name)
 		s.changed = s.clock
@@ -272,8 +277,12 @@ func (s *scenario) poolView(name string) View {
 	}
 	v.Members = MembersOf(name, sorted(s.pools), sorted(s.nodes))
 	if v.Settled = s.changed.Add(scenarioSettle); !v.Settling() {
+		var present []*configv1.MachineConfig
+		for _, name := range Present(name, v.Members.Nodes) {
+			present = append(present, s.configs[name])
+		}
 		var err error
-		if v.Rendered, err = Render(v.Pool, sorted(s.configs)); err != nil {
+		if v.Rendered, err = Render(v.Pool, sorted(s.configs), present); err != nil {
 			v.Rendered, v.Failure = Rendered{}, err.Error()
 		}
 		v.Stored = s.configs[v.Rendered.Config.GetMetadata().GetName()] != nil

@@ -21,7 +21,7 @@ const (
 	ConditionRenderDegraded = "RenderDegraded"
 )
 
-// maxNamed bounds the nodes that a message names.
+// maxNamed bounds the nodes or faults that a message names.
 const maxNamed = 10
 
 // counts are what the status of a pool counts. Source: MCO.
@@ -133,14 +133,19 @@ func (r *Rollout) summary() string {
 	}
 	parts := []string{fmt.Sprintf("%d of %d nodes are updated", len(by[Updated]), len(r.Nodes))}
 	for _, s := range []string{Updating, degraded, Unavailable, Waiting} {
-		if names := by[s]; len(names) > maxNamed {
-			parts = append(parts, fmt.Sprintf("%s: %s and %d more", strings.ToLower(s), strings.Join(names[:maxNamed], ", "),
-				len(names)-maxNamed))
-		} else if len(names) > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %s", strings.ToLower(s), strings.Join(names, ", ")))
+		if len(by[s]) > 0 {
+			parts = append(parts, strings.ToLower(s)+": "+some(by[s], ", "))
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// some joins the first of many texts, and says how many more there are.
+func some(texts []string, separator string) string {
+	if len(texts) <= maxNamed {
+		return strings.Join(texts, separator)
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(texts[:maxNamed], separator), len(texts)-maxNamed)
 }
 
 // pooled returns a condition whose time is that of the last change of its status.

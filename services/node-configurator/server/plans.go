@@ -22,16 +22,21 @@ type Views interface {
 	Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Node(name string) plan.NodeView
+	// Present returns the configurations that the live nodes of a pool have.
+	Present(pool *configv1.MachineConfigPool) []*configv1.MachineConfig
 }
 
 // Configs serves what MachineConfigService has beyond the standard methods.
 type Configs struct {
 	configv1.UnimplementedMachineConfigServiceServer
 	tables *kinds.Tables
+	views  Views
 }
 
 // NewConfigs returns the custom methods of MachineConfigService.
-func NewConfigs(tables *kinds.Tables) *Configs { return &Configs{tables: tables} }
+func NewConfigs(tables *kinds.Tables, views Views) *Configs {
+	return &Configs{tables: tables, views: views}
+}
 
 // RenderMachineConfig returns what the machine configurations of a pool make together, and what that means for its
 // nodes.
@@ -44,11 +49,15 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	}
 	configs := r.GetMachineConfigs().GetItems()
 	if r.GetMachineConfigs() == nil {
+		// A caller who has changed one is not answered about the time before.
+		if err := s.tables.Configs.CatchUp(ctx); err != nil {
+			return nil, err
+		}
 		configs = s.tables.Configs.All()
 	} else if bad := faults(configs); len(bad) > 0 {
 		return nil, rpcerr.Invalid(bad...)
 	}
-	out, err := plan.Render(pool, configs)
+	out, err := plan.Render(pool, configs, s.views.Present(pool))
 	if err != nil {
 		return nil, notRendered(pool, err)
 	}

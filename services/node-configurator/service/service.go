@@ -64,7 +64,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 
 	configv1.RegisterConfigAgentServiceServer(p.Services, server.NewAgent(views, peer, nodes, drains, tables.Configs,
 		server.NewGuardian(guardian), p.Log))
-	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables))
+	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables, views))
 	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, views))
 	return []serve.Part{
 		nodes.Run, drains.Run, recorder.Run,

@@ -11,6 +11,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
@@ -222,9 +223,31 @@ func TestAPausedPoolBeginsWithNoNode(t *testing.T) {
 		resp.GetHeldBack()[0].GetReason() != "the pool is paused" {
 		t.Errorf("plan %v, %v", resp, err)
 	}
+	if o := c.operator(t.Context()).Objection; o.Reason != "PoolPaused" || !strings.Contains(o.Message, "pool worker") {
+		t.Errorf("objection %v", o)
+	}
 	paused.Spec.Paused = proto.Bool(false)
 	c.applyPool(paused)
 	c.awaitUpdated("worker", 2, first)
+	if o := c.operator(t.Context()).Objection; o != (clusteroperator.Objection{}) {
+		t.Errorf("objection %v", o)
+	}
+}
+
+func TestThatAPoolIsAtAReleaseIsSaidByUpdateOrchestratorAlone(t *testing.T) {
+	c := start(t)
+	pool := poolFor("master")
+	c.applyPool(pool)
+	pool.Metadata.Annotations = map[string]string{clusteroperator.ReleaseAnnotation: "9.9.9"}
+	_, err := c.pools().ApplyMachineConfigPool(t.Context(), &configv1.ApplyMachineConfigPoolRequest{
+		Name: "master", MachineConfigPool: pool,
+	})
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), clusteroperator.ReleaseAnnotation) {
+		t.Errorf("applied: %v", err)
+	}
+	if v := c.operator(t.Context()).Version; v != "" {
+		t.Errorf("the operator reports %s", v)
+	}
 }
 
 func TestWhatIsWrongIsRefusedWithItsPath(t *testing.T) {
@@ -257,7 +280,8 @@ func TestWhatIsWrongIsRefusedWithItsPath(t *testing.T) {
 	}
 	for _, bad := range []*structpb.Value{
 		structpb.NewNumberValue(0), structpb.NewStringValue("0%"), structpb.NewStringValue("60"),
-		structpb.NewStringValue("40 %"), structpb.NewStringValue("200%"), structpb.NewNumberValue(1.5),
+		structpb.NewStringValue("40 %"), structpb.NewStringValue("150%"), structpb.NewNumberValue(1.5),
+		structpb.NewNumberValue(-1), structpb.NewStringValue("0"), structpb.NewStringValue("-20%"),
 	} {
 		p := poolFor("worker")
 		p.Spec.MaxUnavailable = bad
@@ -316,6 +340,48 @@ func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
 		!slices.Equal(render.GetDifferences(), []string{`file "/etc/base" changed`}) {
 		t.Errorf("render %v, %v", render, err)
 	}
+}
+
+// TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed asks for kernel arguments, which no driver changes.
+func TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed(t *testing.T) {
+	c := start(t)
+	a := c.join("master-0", "master")
+	c.apply(machineConfig("50-base", "master", "/etc/base", "1"))
+	c.applyPool(poolFor("master"))
+	first := c.awaitUpdated("master", 1, "")
+	c.mu.Lock()
+	asked := c.asked
+	c.mu.Unlock()
+	kernel := machineConfig("60-kernel", "master", "/etc/more", "1")
+	kernel.Spec.KernelArguments = []string{"quiet"}
+	c.apply(kernel)
+	const want = `cannot be put in force: machine config "60-kernel": spec.kernelArguments: cannot be changed: ` +
+		"no driver of this release changes kernel arguments of a machine"
+	p := c.awaitPool("master", func(p *configv1.MachineConfigPool) bool {
+		return object.IsTrue(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded) ||
+			p.GetSpec().GetConfiguration().GetName() != first
+	})
+	cond := object.FindCondition(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	if cond.GetMessage() != want || p.GetSpec().GetConfiguration().GetName() != first {
+		t.Errorf("the pool is %v", p)
+	}
+	_, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{PoolName: "master"})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), want) {
+		t.Errorf("render: %v", err)
+	}
+	// Once it is corrected the rest is rolled out: until then the node was neither cordoned nor restarted.
+	if n := c.most(); n != 0 || len(c.drains.All()) > 0 || c.mark("master-0", plan.DesiredConfig) != first ||
+		a.restarts() != 0 {
+		t.Errorf("%d nodes were cordoned, %d restarts, drains %v", n, a.restarts(), c.drains.All())
+	}
+	c.mu.Lock()
+	if c.asked != asked {
+		t.Errorf("the permit was asked for %d times", c.asked-asked)
+	}
+	c.mu.Unlock()
+	kernel.Spec.KernelArguments = nil
+	c.apply(kernel)
+	c.awaitUpdated("master", 1, first)
 }
 
 func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {

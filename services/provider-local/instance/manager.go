@@ -3,6 +3,7 @@
 package instance
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -117,6 +119,9 @@ type Config struct {
 	Windlass   string // executable that holds the node-agent
 	// PodsDir holds the pods of each machine, by its name; empty: they are in the machine's own directory.
 	PodsDir string
+	// Runtime is what machines run containers with that do not say it, as the flag --runtime of node-agent has it; empty:
+	// processes.
+	Runtime string
 	// PodUsers are those that pods run as; UsersPerMachine for each last number of an address. None: pods run as this
 	// process's user.
 	PodUsers process.Users
@@ -352,6 +357,9 @@ func (m *Manager) boot(i *Instance) error {
 	if m.cfg.ClusterDNS.IsValid() {
 		args = append(args, "--cluster-dns", m.cfg.ClusterDNS.String())
 	}
+	if m.cfg.Runtime != "" && i.Spec.Runtime != ProcessRuntime {
+		args = append(args, "--runtime", m.cfg.Runtime)
+	}
 	users, err := m.users(i)
 	if err != nil {
 		return err
@@ -365,6 +373,14 @@ func (m *Manager) boot(i *Instance) error {
 	return m.supervisor.Ensure(process.Spec{
 		Name: i.MachineName, Path: m.cfg.Windlass, Args: args, Dir: dir, LogFile: filepath.Join(dir, "agent.log"),
 	})
+}
+
+// Runtimes returns what a provider spec can say that a machine runs containers with.
+func (m *Manager) Runtimes() []string {
+	if m.cfg.Runtime == "" {
+		return []string{ProcessRuntime}
+	}
+	return []string{ProcessRuntime, criRuntime}
 }
 
 // hostDir returns the directory that all agents of this provider share.
@@ -383,7 +399,7 @@ func (m *Manager) users(i *Instance) (process.Users, error) {
 }
 
 // erasePods ends what is left of an instance's pods and removes their directory, if it is not in the instance's own.
-func (m *Manager) erasePods(i *Instance) error {
+func (m *Manager) erasePods(ctx context.Context, i *Instance) error {
 	users, err := m.users(i)
 	if err != nil {
 		return err
@@ -391,10 +407,27 @@ func (m *Manager) erasePods(i *Instance) error {
 	if err := users.Kill(); err != nil {
 		return err
 	}
-	if m.cfg.PodsDir == "" {
+	dir := filepath.Join(m.dir(i), "pods") // the agent's default
+	if m.cfg.PodsDir != "" {
+		dir = filepath.Join(m.cfg.PodsDir, i.MachineName)
+	}
+	if err := m.endContainers(ctx, dir); err != nil || m.cfg.PodsDir == "" {
+		return err
+	}
+	return process.RemoveAll(dir)
+}
+
+// endContainers ends what a container runtime has of the pods of an instance, by the program of its agent.
+func (m *Manager) endContainers(ctx context.Context, podsDir string) error {
+	// The agent writes the file before the runtime has anything. Source: services/node-agent/service, runtimeFile.
+	if _, err := os.Stat(filepath.Join(podsDir, "runtime")); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return process.RemoveAll(filepath.Join(m.cfg.PodsDir, i.MachineName))
+	end := exec.CommandContext(ctx, m.cfg.Windlass, "serve", "node-agent", "--end-containers", "--pods-dir", podsDir)
+	if out, err := end.CombinedOutput(); err != nil {
+		return fmt.Errorf("containers of %s: %w: %s", podsDir, err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 // erase ends everything of an instance, as if its power were cut, and forgets it.
@@ -411,7 +444,7 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 	if err := process.KillAll(ctx, filepath.Join(m.dir(i), "run")); err != nil {
 		return err
 	}
-	if err := m.erasePods(i); err != nil {
+	if err := m.erasePods(ctx, i); err != nil {
 		return err
 	}
 	if err := m.cfg.Network.Remove(i.Address); err != nil {

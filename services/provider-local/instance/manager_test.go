@@ -187,7 +187,7 @@ func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ParseSpec(s)
+	_, err = ParseSpec(s, []string{ProcessRuntime})
 	want := map[string]bool{
 		"kind": true, "zome": true, "instanceType": true, "latency.create": true, "failure.boot": true,
 		"capacity.cpu": true, "capacity.memory": true, "capacity.pods": true, "capacity.gpu": true,

@@ -23,9 +23,16 @@ type Spec struct {
 	Region       string            `json:"region,omitempty"`
 	Zone         string            `json:"zone,omitempty"`
 	Capacity     map[string]string `json:"capacity,omitempty"` // cpu, memory, pods as quantities
+	Runtime      string            `json:"runtime,omitempty"`  // process, cri, or empty: that of the provider
 	Latency      Latency           `json:"latency"`
 	Failure      Failure           `json:"failure"`
 }
+
+// ProcessRuntime is the runtime of a machine whose containers are processes.
+const ProcessRuntime = "process"
+
+// criRuntime is that of a machine whose containers a container runtime has.
+const criRuntime = "cri"
 
 // Latency makes a provider as slow as a real one.
 type Latency struct {
@@ -47,9 +54,9 @@ type FieldError struct{ Path, Description string }
 // Error implements error.
 func (e FieldError) Error() string { return e.Path + ": " + e.Description }
 
-// ParseSpec reads a provider spec. The error joins one FieldError for each wrong field, with its path below
-// providerSpec.value.
-func ParseSpec(s *structpb.Struct) (Spec, error) {
+// ParseSpec reads a provider spec; runtimes are what it may say that a machine runs containers with. The error joins
+// one FieldError for each wrong field, with its path below providerSpec.value.
+func ParseSpec(s *structpb.Struct, runtimes []string) (Spec, error) {
 	r := reader{}
 	r.object("", s, map[string]func(string, *structpb.Value){
 		"apiVersion":        r.oneOf(nil, SpecAPIVersion),
@@ -59,6 +66,7 @@ func ParseSpec(s *structpb.Struct) (Spec, error) {
 		"region":            r.text(&r.spec.Region),
 		"zone":              r.text(&r.spec.Zone),
 		"capacity":          r.quantities,
+		"runtime":           r.oneOf(&r.spec.Runtime, runtimes...),
 		"latency":           r.latency,
 		"failure":           r.failure,
 		"userDataSecret":    func(string, *structpb.Value) {}, // what documents of other platforms carry along

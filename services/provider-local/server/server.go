@@ -43,7 +43,7 @@ func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoReq
 func (s *Server) ValidateProviderSpec(_ context.Context, req *providerv1.ValidateProviderSpecRequest) (
 	*providerv1.ValidateProviderSpecResponse, error,
 ) {
-	if _, err := instance.ParseSpec(req.GetProviderSpec()); err != nil {
+	if _, err := instance.ParseSpec(req.GetProviderSpec(), s.manager.Runtimes()); err != nil {
 		return nil, specError("", err)
 	}
 	return &providerv1.ValidateProviderSpecResponse{}, nil
@@ -69,7 +69,7 @@ func specError(prefix string, err error) error {
 func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance,
 	error,
 ) {
-	spec, err := instance.ParseSpec(req.GetProviderSpec())
+	spec, err := instance.ParseSpec(req.GetProviderSpec(), s.manager.Runtimes())
 	if err != nil {
 		return nil, specError("providerSpec.", err)
 	}

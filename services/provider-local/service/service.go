@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -26,7 +27,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	cfg := serve.Config{Name: "provider-local"}
-	var subnet, cluster, podsDir string
+	var subnet, cluster, podsDir, runtime string
 	var podUsers process.Users
 	var network address.Interface
 	var first int
@@ -46,6 +47,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
 	fs.StringVar(&podsDir, "pods-dir", "",
 		"directory of the machines' pods (default: each machine's own directory); the users of --pod-users must be able to pass through to it")
+	fs.StringVar(&runtime, "runtime", instance.ProcessRuntime,
+		"what machines run containers with: process, or cri=unix:///PATH, the socket of containerd or CRI-O; requires --pod-users")
 	fs.Var(&podUsers, "pod-users",
 		fmt.Sprintf(
 			"users that pods run as, %d for each last number of an address from 0 to 255 (default: pods run as this program's user)", instance.UsersPerMachine))
@@ -71,6 +74,11 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 			return fmt.Errorf("--cluster-dns %q: must be a loopback address, as 127.224.16.10", clusterDNS)
 		}
 	}
+	if runtime == instance.ProcessRuntime {
+		runtime = ""
+	} else if podUsers.Count == 0 || !strings.HasPrefix(runtime, "cri=unix:///") {
+		return fmt.Errorf("--runtime %q: must be process, or cri=unix:///PATH with --pod-users", runtime)
+	}
 	if podUsers.Count > 0 {
 		if err := podUsers.Check(); err != nil {
 			return fmt.Errorf("--pod-users %s: %w", podUsers.String(), err)
@@ -79,7 +87,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
 		m, err := instance.New(instance.Config{
 			Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network,
-			PodRange: pods, ClusterDNS: dns, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
+			PodRange: pods, ClusterDNS: dns, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Runtime: runtime,
+			Log: p.Log,
 		})
 		if err != nil {
 			return nil, err

@@ -24,6 +24,16 @@ func (s *Claims) PlanPersistentVolumeClaim(ctx context.Context, r *schedulingv1.
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
 	}
+	var live []copied
+	if r.GetStorage() == nil {
+		live = append(live, s.Tables.Volumes, s.Tables.StorageClasses)
+	}
+	if r.GetPods() == nil {
+		live = append(live, s.Tables.Pods)
+	}
+	if err = current(ctx, live...); err != nil {
+		return nil, err
+	}
 	v := s.Storage.ViewClaim(claim)
 	if given := r.GetStorage(); given != nil {
 		v.Volumes = given.GetVolumes()

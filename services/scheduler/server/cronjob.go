@@ -27,6 +27,11 @@ func (s *CronJobs) PlanCronJob(ctx context.Context, r *schedulingv1.PlanCronJobR
 	if fields := atMost("jobs.items", len(r.GetJobs().GetItems()), maxPods); len(fields) > 0 {
 		return nil, rpcerr.Invalid(fields...)
 	}
+	if r.GetJobs() == nil {
+		if err := current(ctx, s.Tables.Jobs); err != nil {
+			return nil, err
+		}
+	}
 	v := s.Workloads.ViewCronJob(cron)
 	if r.GetJobs() != nil {
 		v.Jobs = beside(cron, r.GetJobs().GetItems())

@@ -44,6 +44,11 @@ func (s *DaemonSets) PlanDaemonSet(ctx context.Context, r *schedulingv1.PlanDaem
 	if err = errors.Join(err, bounded(r.GetPods()), boundedRevisions(r)); err != nil {
 		return nil, err
 	}
+	if r.GetPods() == nil {
+		if err := current(ctx, s.Tables.Pods, s.Tables.Revisions); err != nil {
+			return nil, err
+		}
+	}
 	v := s.Workloads.ViewDaemonSet(set)
 	if r.GetDaemonSet() != nil || r.GetPods() != nil { // their times are of one clock
 		v.Clock = spans.Clock{}

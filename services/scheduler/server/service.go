@@ -60,7 +60,7 @@ func (s *Agents) WatchServiceEndpoints(r *schedulingv1.WatchServiceEndpointsRequ
 		return err
 	}
 	// An agent forgets the services that it is not sent at first.
-	if err := errors.Join(s.Tables.Services.CatchUp(ctx), s.Tables.Pods.CatchUp(ctx)); err != nil {
+	if err := current(ctx, s.Tables.Services, s.Tables.Pods); err != nil {
 		return err
 	}
 	if err := s.Traffic.Refresh(ctx); err != nil {

@@ -61,6 +61,11 @@ func (s *StatefulSets) PlanStatefulSet(ctx context.Context, r *schedulingv1.Plan
 	if r.Replicas != nil {
 		set.Spec.Replicas = r.Replicas
 	}
+	if r.GetPods() == nil {
+		if err := current(ctx, s.Tables.Pods, s.Tables.Revisions, s.Tables.Claims); err != nil {
+			return nil, err
+		}
+	}
 	v := s.Workloads.ViewStatefulSet(set)
 	if r.GetStatefulSet() != nil || r.GetPods() != nil { // their times are of one clock
 		v.Clock = spans.Clock{}

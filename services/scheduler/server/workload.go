@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/spans"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -70,6 +71,21 @@ func subject[T object.Object](ctx context.Context, t *resource.Table[T], given T
 	return given, rpcerr.Invalid(bad...)
 }
 
+// copied is a table of which this process has a copy.
+type copied interface {
+	CatchUp(ctx context.Context) error
+}
+
+// current waits until the copies of tables have everything that is stored now: a caller who has seen an object does not
+// get an answer about the time before it.
+func current(ctx context.Context, tables ...copied) error {
+	all, ctx := errgroup.WithContext(ctx)
+	for _, t := range tables {
+		all.Go(func() error { return t.CatchUp(ctx) })
+	}
+	return all.Wait()
+}
+
 // beside returns the objects of a request that are in the namespace of an owner; one that names no namespace does.
 func beside[T object.Object](owner object.Object, items []T) []T {
 	ns := owner.GetMetadata().GetNamespace()
@@ -113,6 +129,11 @@ func (s *ReplicaSets) PlanReplicaSet(ctx context.Context, r *schedulingv1.PlanRe
 	if r.Replicas != nil {
 		set.Spec.Replicas = r.Replicas
 	}
+	if r.GetPods() == nil {
+		if err := current(ctx, s.Tables.Pods, s.Tables.ReplicaSets); err != nil {
+			return nil, err
+		}
+	}
 	v := s.Workloads.ViewReplicaSet(set)
 	if r.GetReplicaSet() != nil || r.GetPods() != nil { // their times are of one clock
 		v.Clock = spans.Clock{}
@@ -144,6 +165,11 @@ func (s *ReplicationControllers) PlanReplicationController(ctx context.Context,
 	if r.Replicas != nil {
 		rc.Spec.Replicas = r.Replicas
 	}
+	if r.GetPods() == nil {
+		if err := current(ctx, s.Tables.Pods); err != nil {
+			return nil, err
+		}
+	}
 	v := s.Workloads.ViewReplicationController(rc)
 	if r.GetReplicationController() != nil || r.GetPods() != nil { // their times are of one clock
 		v.Clock = spans.Clock{}
@@ -173,6 +199,11 @@ func (s *Jobs) PlanJob(ctx context.Context, r *schedulingv1.PlanJobRequest) (*sc
 	job, err := subject(ctx, s.Tables.Jobs, r.GetJob(), r.GetNamespace(), r.GetName())
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
+	}
+	if r.GetPods() == nil {
+		if err := current(ctx, s.Tables.Pods); err != nil {
+			return nil, err
+		}
 	}
 	v := s.Workloads.ViewJob(job)
 	if r.GetJob() != nil || r.GetPods() != nil { // their times are of one clock
@@ -205,6 +236,10 @@ func (s *Budgets) PlanPodDisruptionBudget(ctx context.Context, r *schedulingv1.P
 	var pods []*schedulingv1.Pod
 	if r.GetPods() != nil {
 		pods = append([]*schedulingv1.Pod{}, beside(b, r.GetPods().GetItems())...)
+	} else if err := current(ctx, s.Tables.Pods, s.Tables.ReplicaSets, s.Tables.Deployments, s.Tables.DaemonSets,
+		// they say how many there are to be
+		s.Tables.ReplicationControllers, s.Tables.StatefulSets, s.Tables.Jobs); err != nil {
+		return nil, err
 	}
 	p := plan.Budget(s.Workloads.ViewBudget(b, pods))
 	return &schedulingv1.PlanPodDisruptionBudgetResponse{Status: p.Status, WakeTime: wakeTime(p.Wake)}, nil
@@ -220,6 +255,11 @@ func (s *Deployments) PlanDeployment(ctx context.Context, r *schedulingv1.PlanDe
 	}
 	if r.Replicas != nil {
 		d.Spec.Replicas = r.Replicas
+	}
+	if r.GetReplicaSets() == nil {
+		if err := current(ctx, s.Tables.ReplicaSets); err != nil {
+			return nil, err
+		}
 	}
 	v := s.Workloads.ViewDeployment(d)
 	if r.GetDeployment() != nil || r.GetReplicaSets() != nil { // their times are of one clock

@@ -96,6 +96,38 @@ func (s storage) pod(p *schedulingv1.Pod) {
 	}
 }
 
+// What is stored at the time of a question is in its answer, also what its writer has not been answered about yet.
+func TestAClaimIsPlannedWithWhatIsStored(t *testing.T) {
+	s := start(t).storage()
+	for i := range 100 {
+		name := fmt.Sprintf("class-%d", i)
+		written := make(chan error, 1)
+		go func() {
+			_, err := s.classes.CreateStorageClass(t.Context(), &schedulingv1.CreateStorageClassRequest{
+				StorageClass: &schedulingv1.StorageClass{
+					Metadata: &metav1.ObjectMeta{Name: name}, Provisioner: placement.LocalDriver,
+				},
+			})
+			written <- err
+		}()
+		for found := false; !found; {
+			_, err := s.classes.GetStorageClass(t.Context(), &schedulingv1.GetStorageClassRequest{Name: name})
+			if found = err == nil; !found && status.Code(err) != codes.NotFound {
+				t.Fatal(err)
+			}
+		}
+		p, err := s.claims.PlanPersistentVolumeClaim(t.Context(), &schedulingv1.PlanPersistentVolumeClaimRequest{
+			PersistentVolumeClaim: newClaim("data", name),
+		})
+		if err != nil || len(p.GetHeldBack()) != 1 || !strings.Contains(p.GetHeldBack()[0].GetReason(), "first consumer") {
+			t.Fatalf("class %d, which is stored: %v, %v", i, p, err)
+		}
+		if err = <-written; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A claim of the class "local" gets a directory on the node of its first pod. Both go in order: the claim stays while
 // the pod uses it, and the volume until the agent has removed the directory.
 func TestAClaimGetsADirectoryWithItsPod(t *testing.T) {

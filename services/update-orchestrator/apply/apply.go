@@ -10,34 +10,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
 // callLimit is how long one call of an owner may take.
 const callLimit = 10 * time.Second
 
-// What a manifest must say to be applied here. The documents' own profile is the one that everybody's manifests name.
-const (
-	excludeID = "windlass"
-	profile   = "self-managed-high-availability"
-)
+// ExcludeID is the name by which manifests are left out of clusters of Windlass.
+const ExcludeID = "windlass"
 
 const configGroup = "config.openshift.io"
+
+// appliedBy is the annotation of what releases applied.
+const appliedBy = object.AppliedPrefix + topology.UpdateOrchestrator
 
 // Task is one manifest, read and checked.
 type Task struct {
@@ -50,7 +55,31 @@ type Task struct {
 
 // Operator reports whether the manifest is a ClusterOperator, which is waited for.
 func (t Task) Operator() bool {
-	return t.APIVersion == configGroup+"/v1" && t.Kind == "ClusterOperator"
+	return operatorKind(t.APIVersion, t.Kind)
+}
+
+func operatorKind(apiVersion, kind string) bool {
+	return apiVersion == configGroup+"/v1" && kind == "ClusterOperator"
+}
+
+// Job reports whether the manifest is a Job, which runs once for a release.
+func (t Task) Job() bool {
+	_, ok := t.object.(*schedulingv1.Job)
+	return ok && !t.Delete()
+}
+
+// Hash is the SHA-256 of the manifest, in hexadecimal.
+func (t Task) Hash() string {
+	sum := sha256.Sum256(t.Content)
+	return hex.EncodeToString(sum[:])
+}
+
+// Unserved reports whether no service owns the kind of the manifest: it is kept, and nothing acts on it.
+func (t Task) Unserved() bool { return t.kind == nil && t.object == nil && t.Wants() }
+
+// Wants reports whether the release wants the object that the manifest describes to be there.
+func (t Task) Wants() bool {
+	return !t.Delete() && !(t.APIVersion == configGroup+"/v1" && t.Kind == "ClusterVersion")
 }
 
 // Object returns a reference to the object that the manifest describes.
@@ -65,23 +94,31 @@ func (t Task) Object() *metav1.ObjectReference {
 
 // Applier applies manifests. It is safe for concurrent use.
 type Applier struct {
-	tables *kinds.Tables
-	kinds  map[[2]string]*kind
+	tables  *kinds.Tables
+	kinds   map[[2]string]*kind
+	cluster release.Cluster
+	pods    schedulingv1.PodServiceClient
+	nodes   grpc.ClientConnInterface // the owner of the nodes' configuration
 }
 
-// New returns an applier that calls the owners of kinds.
-func New(tables *kinds.Tables, owners Owners) (*Applier, error) {
+// New returns an applier that calls the owners of kinds. cluster is what the cluster is.
+func New(tables *kinds.Tables, owners Owners, cluster release.Cluster) (*Applier, error) {
 	k, err := owners.kinds()
-	return &Applier{tables: tables, kinds: k}, err
+	return &Applier{
+		tables: tables, kinds: k, cluster: cluster, pods: schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
+		nodes: owners["windlass.config.v1"],
+	}, err
 }
 
 // Prepare reads all manifests of a release that count here, in load order. An error means that the release must not be
-// applied: a document does not fit its kind.
+// applied: a document does not fit its kind, or two describe one object.
 func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 	var out []Task
 	var failed []error
+	selected := p.Select(a.cluster)
+	files := map[string]string{} // by the identity of the object
 	for _, m := range p.Manifests {
-		if m.Excluded(excludeID, profile) != "" {
+		if selected.Excluded(m) != "" {
 			continue
 		}
 		t, err := a.task(m)
@@ -89,6 +126,11 @@ func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 			failed = append(failed, fmt.Errorf("%s: %s %q: %w", m.File, m.Kind, m.Name, err))
 			continue
 		}
+		id := plan.Identity(t.Object())
+		if other, twice := files[id]; twice {
+			failed = append(failed, fmt.Errorf("%s: %s %q: %s describes the same object", m.File, m.Kind, m.Name, other))
+		}
+		files[id] = m.File
 		out = append(out, t)
 	}
 	return out, errors.Join(failed...)
@@ -115,50 +157,107 @@ func (a *Applier) task(m release.Manifest) (Task, error) {
 	return t, err
 }
 
-// Apply brings a manifest to where it belongs and returns the object as its owner has it then; nil where there is
-// nothing to wait for. deletions says whether manifests that ask for a deletion are followed; else they do nothing.
-func (a *Applier) Apply(ctx context.Context, t Task, version string, deletions bool) (object.Object, error) {
+// Release is the release that manifests are applied for.
+type Release struct {
+	Version   string
+	Digest    string
+	Deletions bool // manifests that ask for a deletion are followed; else they do nothing
+}
+
+// Applied is what came of the application of a manifest.
+type Applied struct {
+	Object  object.Object // as its owner has it then; nil where there is nothing to wait for
+	Leaving string        // what an object that has to go first still waits for: the manifest is applied again later
+}
+
+// Apply brings a manifest to where it belongs.
+func (a *Applier) Apply(ctx context.Context, t Task, r Release) (Applied, error) {
 	switch {
 	case t.APIVersion == configGroup+"/v1" && t.Kind == "ClusterVersion":
-		return nil, nil // the spec of the ClusterVersion belongs to administrators
+		return Applied{}, nil // the spec of the ClusterVersion belongs to administrators
 	case t.Delete():
-		if !deletions {
-			return nil, nil
+		if !r.Deletions {
+			return Applied{}, nil
 		}
-		return nil, ignoreGone(a.delete(ctx, t))
+		return a.delete(ctx, t)
 	case t.Operator():
-		return nil, a.ensureOperator(ctx, t)
+		return Applied{}, a.ensureOperator(ctx, t)
 	case t.kind == nil:
-		return nil, a.keep(ctx, t, version)
+		return Applied{}, a.keep(ctx, t, r.Version)
+	case t.Job():
+		return a.job(ctx, t, r.Digest)
 	case t.CreateOnly():
 		out, err := t.kind.call(ctx, resource.Create, t.object)
 		if status.Code(err) == codes.AlreadyExists {
-			return nil, nil
+			return Applied{}, nil
 		}
-		return asObject(out, err)
+		return applied(out, err)
 	}
-	return asObject(t.kind.call(ctx, resource.Apply, t.object))
+	return applied(t.kind.call(ctx, resource.Apply, t.object))
 }
 
-func asObject(m proto.Message, err error) (object.Object, error) {
+func applied(m proto.Message, err error) (Applied, error) {
 	if err != nil {
-		return nil, err
+		return Applied{}, err
 	}
 	o, _ := m.(object.Object)
-	return o, nil
+	return Applied{Object: o}, nil
 }
 
-func (a *Applier) delete(ctx context.Context, t Task) error {
-	var err error
-	switch {
-	case t.Operator():
-		_, err = a.tables.Operators.Delete(ctx, "", t.Name, nil)
-	case t.kind == nil:
-		_, err = a.tables.Manifests.Delete(ctx, "", name(t.Manifest), nil)
-	default:
-		_, err = t.kind.call(ctx, resource.Delete, t.object)
+func (a *Applier) delete(ctx context.Context, t Task) (Applied, error) {
+	f, err := a.find(ctx, t.Object())
+	if err != nil {
+		return Applied{}, ignoreGone(err)
 	}
-	return err
+	leaving, err := a.remove(ctx, t.Object(), f)
+	return Applied{Leaving: leaving}, err
+}
+
+// job makes the Job of a release of a digest, unless it did so before. The one of an earlier release has to go first.
+func (a *Applier) job(ctx context.Context, t Task, digest string) (Applied, error) {
+	f, err := a.find(ctx, t.Object())
+	if ignoreGone(err) != nil {
+		return Applied{}, err
+	}
+	live, _ := f.object.(*schedulingv1.Job)
+	next, err := plan.NextOfJob(live, appliedBy, digest)
+	switch {
+	case live != nil && t.CreateOnly() && next != plan.AwaitJob:
+		return Applied{}, nil
+	case err != nil:
+		return Applied{}, err
+	case next == plan.AwaitJob:
+		return Applied{Object: live}, nil
+	case next == plan.ReplaceJob:
+		if leaving, err := a.remove(ctx, t.Object(), f); err != nil || leaving != "" {
+			return Applied{Leaving: leaving}, err
+		}
+	}
+	pods, err := a.podsOf(ctx, t.Object())
+	if err != nil {
+		return Applied{}, err
+	}
+	if leaving := plan.Unended(pods); leaving != "" {
+		return Applied{Leaving: leaving}, nil
+	}
+	made := object.Clone(t.object)
+	m := made.GetMetadata()
+	m.Annotations = maps.Clone(m.Annotations)
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[plan.DigestAnnotation] = digest
+	return applied(t.kind.call(ctx, resource.Apply, made))
+}
+
+// podsOf returns the pods that Jobs of a name have made.
+func (a *Applier) podsOf(ctx context.Context, job *metav1.ObjectReference) ([]*schedulingv1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	list, err := a.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{
+		Namespace: job.GetNamespace(), LabelSelector: "batch.kubernetes.io/job-name=" + job.GetName(),
+	})
+	return list.GetItems(), err
 }
 
 func ignoreGone(err error) error {
@@ -194,14 +293,24 @@ func (a *Applier) keep(ctx context.Context, t Task, version string) error {
 			return nil
 		}
 	}
+	notes := map[string]string{}
+	if v, ok := t.Annotations[plan.KeepAnnotation]; ok {
+		notes[plan.KeepAnnotation] = v
+	}
 	_, err := a.tables.Manifests.Modify(ctx, object.Key{Name: name}, func(m *updatev1.Manifest) error {
 		m.Spec = spec
+		if m.Metadata.Annotations == nil {
+			m.Metadata.Annotations = map[string]string{}
+		}
+		maps.Copy(m.Metadata.Annotations, notes)
 		return nil
 	})
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		return err
 	}
-	_, err = a.tables.Manifests.Create(ctx, &updatev1.Manifest{Metadata: &metav1.ObjectMeta{Name: name}, Spec: spec})
+	_, err = a.tables.Manifests.Create(ctx, &updatev1.Manifest{
+		Metadata: &metav1.ObjectMeta{Name: name, Annotations: notes}, Spec: spec,
+	})
 	return err
 }
 

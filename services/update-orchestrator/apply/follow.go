@@ -12,12 +12,11 @@ import (
 // ErrGone means that a workload was deleted while it was waited for.
 var ErrGone = errors.New("it was deleted while it was waited for")
 
-// Follow calls see with every state of a workload until it is ready, ctx ends, or the watch breaks; it is ErrGone if
-// the workload goes.
-func (a *Applier) Follow(ctx context.Context, t Task, see func(plan.Rollout)) error {
+// Follow calls see with every state of a workload until it is ready, see returns an error, ctx ends, or the watch
+// breaks; it is ErrGone if the workload goes.
+func (a *Applier) Follow(ctx context.Context, t Task, see func(object.Object, plan.Rollout) error) error {
 	return t.kind.follow(ctx, t.object, func(o object.Object) (bool, error) {
 		s := plan.RolloutOf(o)
-		see(s)
-		return s.Ready, nil
+		return s.Ready, see(o, s)
 	})
 }

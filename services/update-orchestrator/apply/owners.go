@@ -108,6 +108,9 @@ func (k *kind) request(m protoreflect.MethodDescriptor, o object.Object) proto.M
 		switch {
 		case f.Message() != nil && f.Message().FullName() == k.message.FullName():
 			req.ProtoReflect().Set(f, protoreflect.ValueOfMessage(o.ProtoReflect()))
+		case f.Name() == "preconditions" && o.GetMetadata().GetUid() != "":
+			pre := (&metav1.Preconditions{Uid: o.GetMetadata().GetUid()}).ProtoReflect()
+			req.ProtoReflect().Set(f, protoreflect.ValueOfMessage(pre))
 		case f.Name() == "name":
 			req.ProtoReflect().Set(f, protoreflect.ValueOfString(k.key(o).Name))
 		case f.Name() == "namespace":

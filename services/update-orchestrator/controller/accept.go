@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,11 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,7 +30,7 @@ import (
 // Steps at which a release is refused: reasons of the condition ReleaseAccepted.
 const (
 	retrievePayload      = "RetrievePayload"
-	verifyPayload        = "VerifyPayload"
+	verifyPayload        = plan.VerifyPayload
 	loadPayload          = "LoadPayload"
 	verifyPayloadVersion = "VerifyPayloadVersion"
 	preconditionChecks   = "PreconditionChecks"
@@ -46,13 +49,129 @@ const (
 type loaded struct {
 	image    string // by digest
 	payload  *release.Payload
-	tasks    map[string][]apply.Task // by file
-	total    int
+	all      []apply.Task            // in load order
+	enabled  []string                // capabilities
+	tasks    map[string][]apply.Task // by file: those for which no capability is missing
+	total    int                     // of the tasks
 	verified bool
 	waived   string // what speaks against it and was accepted
+	unkept   string // why its image is not kept in the store; empty if it is
+	snapshot string // of etcd, taken before the update; may be empty
 }
 
 func (l *loaded) version() string { return l.payload.Metadata.Version }
+
+// with returns the release with capabilities enabled.
+func (l *loaded) with(capabilities []string) *loaded {
+	out := *l
+	out.enabled, out.tasks, out.total = capabilities, map[string][]apply.Task{}, 0
+	for _, t := range l.all {
+		if plan.Enabled(t.Capabilities(), capabilities) {
+			out.tasks[t.File] = append(out.tasks[t.File], t)
+			out.total++
+		}
+	}
+	return &out
+}
+
+// enables returns the capabilities of a cluster that uses the release after others, which brought objects.
+func (l *loaded) enables(cv *updatev1.ClusterVersion, enabled []string, brought []*metav1.ObjectReference,
+) *updatev1.CapabilitiesStatus {
+	return plan.Capabilities(cv.GetSpec().GetCapabilities(), l.knows(), enabled, plan.Implied(brought, l.capable()))
+}
+
+// knows returns the capabilities that manifests of the release name.
+func (l *loaded) knows() []string {
+	var out []string
+	for _, t := range l.all {
+		out = append(out, t.Capabilities()...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (l *loaded) capable() []plan.Capable {
+	var out []plan.Capable
+	for _, t := range l.all {
+		if names := t.Capabilities(); len(names) > 0 && t.Wants() {
+			out = append(out, plan.Capable{Object: t.Object(), Capabilities: names})
+		}
+	}
+	return out
+}
+
+// brings returns the objects that the release answers for, in load order: they are removed when a later release lacks
+// them. wants returns these and those that it wants to be there only.
+func (l *loaded) brings() []*metav1.ObjectReference {
+	return l.objects(func(t apply.Task) bool { return t.Wants() && !t.CreateOnly() })
+}
+
+func (l *loaded) wants() []*metav1.ObjectReference { return l.objects(apply.Task.Wants) }
+
+func (l *loaded) objects(which func(apply.Task) bool) (out []*metav1.ObjectReference) {
+	for _, name := range l.payload.FileNames() {
+		for _, t := range l.tasks[name] {
+			if which(t) {
+				out = append(out, t.Object())
+			}
+		}
+	}
+	return out
+}
+
+// jobs returns the Jobs of the release, in load order, none of which is known to have run.
+func (l *loaded) jobs() (out []*updatev1.ReleaseJob) {
+	for _, name := range l.payload.FileNames() {
+		for _, t := range l.tasks[name] {
+			if t.Job() {
+				out = append(out, &updatev1.ReleaseJob{Object: t.Object(), Manifest: t.File, Hash: t.Hash()})
+			}
+		}
+	}
+	return out
+}
+
+// unserved returns the kinds of manifests that no service owns, in the order of their names.
+func (l *loaded) unserved() []*updatev1.ReleaseKind {
+	count := map[[2]string]int32{}
+	for _, tasks := range l.tasks {
+		for _, t := range tasks {
+			if t.Unserved() {
+				count[[2]string{t.APIVersion, t.Kind}]++
+			}
+		}
+	}
+	var out []*updatev1.ReleaseKind
+	for k, n := range count {
+		out = append(out, &updatev1.ReleaseKind{ApiVersion: k[0], Kind: k[1], Count: n})
+	}
+	slices.SortFunc(out, func(a, b *updatev1.ReleaseKind) int {
+		return cmp.Or(cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(a.GetApiVersion(), b.GetApiVersion()))
+	})
+	return out
+}
+
+// nodeTask returns the operator of the nodes' configuration, as the release has it or as any release has it.
+func (l *loaded) nodeTask() apply.Task {
+	for _, tasks := range l.tasks {
+		for _, t := range tasks {
+			if t.Operator() && t.Name == plan.NodeOperator && !t.Delete() {
+				return t
+			}
+		}
+	}
+	return apply.NodeTask(l.version())
+}
+
+// nodeVersion is the version that the operator of the nodes' configuration must report.
+func (l *loaded) nodeVersion() string {
+	for _, o := range l.nodeTask().Operands {
+		if o.GetName() == clusteroperator.Operand {
+			return o.GetVersion()
+		}
+	}
+	return l.version()
+}
 
 func (l *loaded) name() string {
 	v := strings.ToLower(strings.ReplaceAll(l.version(), "+", "-"))
@@ -71,6 +190,9 @@ func (l *loaded) reference(from *updatev1.ReleaseReference) *updatev1.ReleaseRef
 		if ref.Url == "" {
 			ref.Url = from.GetUrl()
 		}
+	}
+	if l.payload.Metadata.Metadata[plan.MetadataArchitecture] == "multi" {
+		ref.Architecture = plan.Multi
 	}
 	return ref
 }
@@ -146,14 +268,15 @@ func inputsOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) st
 	for i, s := range spec.GetSignatureStores() {
 		stores[i] = s.GetUrl()
 	}
-	return fmt.Sprint(target.GetVersion(), target.GetImage(), spec.GetDesiredUpdate().GetForce(), accepted(spec), stores,
+	return fmt.Sprint(target.GetVersion(), target.GetImage(), plan.WaiversOf(spec.GetDesiredUpdate()), accepted(spec),
+		stores,
 		plan.Find(cv.GetStatus().GetConditions(), plan.Upgradeable).GetStatus(), cv.GetStatus().GetDesired().GetImage())
 }
 
 // follow brings the cluster to the desired release, if that is another one. It returns when to look again.
 func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (time.Time, error) {
 	target := plan.Desired(cv)
-	if target == nil || sameImage(target.GetImage(), cv.GetStatus().GetDesired().GetImage()) {
+	if target == nil || plan.SameImage(target.GetImage(), cv.GetStatus().GetDesired().GetImage()) {
 		c.abandon()
 		c.term.refused = refusal{}
 		return time.Time{}, c.withdraw(ctx, cv)
@@ -199,7 +322,7 @@ func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, 
 	if inputsOf(cv, plan.Desired(cv)) != a.inputs {
 		return time.Now(), nil // the desired update was changed, and that is not seen here yet
 	}
-	return time.Time{}, c.accept(ctx, a.next, target)
+	return time.Time{}, c.accept(ctx, a.next, target, a.inputs)
 }
 
 // withdraw says that the present release is accepted, where another one was refused and is no longer desired. A
@@ -261,46 +384,126 @@ func refusalMessage(target *updatev1.ReleaseReference, why *step) string {
 	return fmt.Sprintf("%s %s failure=%v", does, describe(target), why)
 }
 
-// consider finds, verifies, reads and checks a desired release; present is the release that the cluster is
-// at, or nil. Its error is a *step if the release is refused.
+// consider finds, verifies, reads and checks a desired release, and keeps it; present is the release that the cluster
+// is at, or nil. Its error is a *step if the release is refused.
 func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
 	present *loaded,
 ) (*loaded, error) {
-	image, err := release.Open(ctx, target.GetImage(), c.Images)
+	e, err := c.examine(ctx, cv, target, present)
 	if err != nil {
-		return nil, &step{retrievePayload, err}
+		return nil, err
 	}
-	force := cv.GetSpec().GetDesiredUpdate().GetForce()
-	var waived []string
-	unverified := c.verify(ctx, cv, present, image.Digest)
-	switch {
-	case unverified != nil && !force:
-		return nil, &step{verifyPayload, unverified}
-	case unverified != nil:
-		waived = append(waived,
-			fmt.Sprintf("Target release %s cannot be verified, but continuing anyway because the update was forced: %v",
-				describe(target), unverified))
-	}
-	next, err := c.load(image)
-	if err != nil {
-		return nil, &step{loadPayload, err}
-	}
-	if v := target.GetVersion(); v != "" && v != next.version() {
-		return nil,
-			&step{verifyPayloadVersion, fmt.Errorf("release image version %s does not match the expected upstream version %s",
-				next.version(), v)}
-	}
-	cv = proto.CloneOf(cv)
-	c.settle(cv, now()) // an operator's objection counts before the status shows it
-	blocked, accepted := plan.Preconditions(cv, next.reference(target)).Decide(force)
+	blocked, accepted := e.verdict.Decide(plan.WaiversOf(cv.GetSpec().GetDesiredUpdate()))
 	if blocked != "" {
 		return nil, &step{preconditionChecks, errors.New(blocked)}
 	}
-	if accepted != "" {
-		waived = append(waived, accepted)
+	begins, err := c.begins(ctx, cv, &e, accepted)
+	if err != nil {
+		return nil, err
 	}
-	next.verified, next.waived = unverified == nil, strings.Join(waived, "\n")
-	return next, nil
+	waived := slices.DeleteFunc([]string{e.unsigned, begins}, func(text string) bool { return text == "" })
+	e.release.verified, e.release.waived = e.unsigned == "", strings.Join(waived, "\n")
+	if err := c.preserve(ctx, e.release, e.image); err != nil {
+		return nil, &step{retrievePayload, fmt.Errorf("the release is not kept: %w", err)}
+	}
+	return e.release, nil
+}
+
+// begins has the last precondition of an update met, a snapshot of etcd, which changes something and so comes after all
+// others. accepted is what they accept; it returns what is accepted then. The way back from an update needs no snapshot
+// of what is half-way.
+func (c *Controller) begins(ctx context.Context, cv *updatev1.ClusterVersion, e *examined, accepted string) (string,
+	error,
+) {
+	waivers := plan.WaiversOf(cv.GetSpec().GetDesiredUpdate())
+	if c.Snapshots == nil || plan.Aborts(cv, e.image.Reference) {
+		return accepted, nil
+	}
+	if text, waived := waivers.SnapshotWaived(); waived {
+		return strings.TrimPrefix(accepted+"\n"+text, "\n"), nil
+	}
+	want := plan.NewSnapshot(e.release.name(), e.release.version(), cv.GetMetadata().GetGeneration())
+	err := c.Snapshots.Take(ctx, want, func(waitsFor string) {
+		if err := c.accepting(ctx, plan.Unknown, preconditionChecks, waitsFor); err != nil && ctx.Err() == nil {
+			c.Log.DebugContext(ctx, "wait for a snapshot not reported", "error", err)
+		}
+	})
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		blocked, _ := e.verdict.WithoutSnapshot(err).Decide(waivers)
+		return "", &step{preconditionChecks, errors.New(blocked)}
+	}
+	e.release.snapshot = want.GetMetadata().GetName()
+	return accepted, nil
+}
+
+// examined is a release that was found and read, with what speaks against it.
+type examined struct {
+	image    *release.Image
+	release  *loaded
+	unsigned string // why it is taken although it cannot be verified; empty if it was verified
+	verdict  plan.Verdict
+}
+
+// examine finds, verifies and reads a desired release, and checks the preconditions. It changes nothing. Its error is a
+// *step if the release is refused before that.
+func (c *Controller) examine(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
+	present *loaded,
+) (examined, error) {
+	var e examined
+	var err error
+	if e.image, err = c.find(ctx, target.GetImage()); err != nil {
+		return e, &step{retrievePayload, err}
+	}
+	unverified := c.verify(ctx, cv, present, e.image.Digest)
+	switch {
+	case unverified != nil && plan.Aborts(cv, e.image.Reference):
+		e.unsigned = fmt.Sprintf(
+			"Target release %s cannot be verified, but the cluster was at it before the update that it aborts: %v",
+			describe(target), unverified)
+	case unverified != nil:
+		blocked := ""
+		blocked, e.unsigned = plan.WaiversOf(cv.GetSpec().GetDesiredUpdate()).Unverified(describe(target), unverified)
+		if blocked != "" {
+			return e, &step{verifyPayload, errors.New(blocked)}
+		}
+	}
+	if e.release, err = c.load(e.image); err != nil {
+		return e, &step{loadPayload, err}
+	}
+	if v := target.GetVersion(); v != "" && v != e.release.version() {
+		return e,
+			&step{verifyPayloadVersion, fmt.Errorf("release image version %s does not match the expected upstream version %s",
+				e.release.version(), v)}
+	}
+	cv = proto.CloneOf(cv)
+	c.settle(cv, now()) // an operator's objection counts before the status shows it
+	e.verdict = plan.Preconditions(cv, e.release.reference(target)).WithTrust(release.CheckTrust(e.release.payload, now()))
+	return e, nil
+}
+
+// find finds a release image: in the store, where the present release and the one before are kept, or where releases
+// come from.
+func (c *Controller) find(ctx context.Context, ref string) (*release.Image, error) {
+	kept, err := c.Payloads.Open(ctx, ref)
+	if err == nil {
+		return kept, nil
+	}
+	if !errors.Is(err, store.ErrNotFound) {
+		c.Log.WarnContext(ctx, "kept release not read", "image", ref, "error", err)
+	}
+	return release.Open(ctx, ref, c.Images)
+}
+
+// preserve keeps the image of a release in the store, unless it is too large.
+func (c *Controller) preserve(ctx context.Context, l *loaded, image *release.Image) error {
+	err := c.Payloads.Keep(ctx, image)
+	if errors.Is(err, release.ErrTooLarge) {
+		l.unkept, err = err.Error(), nil
+	}
+	return err
 }
 
 // load reads an image and checks every manifest of it that counts here.
@@ -313,12 +516,9 @@ func (c *Controller) load(image *release.Image) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{image: image.Reference, payload: payload, tasks: map[string][]apply.Task{}, total: len(tasks)}
+	l := &loaded{image: image.Reference, payload: payload, all: tasks}
 	if !strings.Contains(l.image, "@") {
 		l.image += "@" + image.Digest
-	}
-	for _, t := range tasks {
-		l.tasks[t.File] = append(l.tasks[t.File], t)
 	}
 	return l, nil
 }
@@ -391,34 +591,86 @@ func StoreAddress(place string) (string, error) {
 	return (&url.URL{Scheme: "file", Path: abs}).String(), nil
 }
 
-// accept makes a release the one that the cluster is kept at. Its history begins here, before the first manifest.
-func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.ReleaseReference) error {
+// accept makes a release the one that the cluster is kept at. Its history begins here, before the first manifest. It is
+// not taken up if it is desired by inputs that are not so any more: its user may have been answered that it was
+// cancelled.
+func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.ReleaseReference, inputs string) error {
 	c.stopPass()
-	if err := c.keep(ctx, next); err != nil {
+	before := c.broughtBefore()
+	cv, _ := c.Tables.Cluster()
+	enabled := cv.GetStatus().GetCapabilities().GetEnabledCapabilities()
+	if c.term.release != nil {
+		enabled = c.term.release.enabled // the cache may not show it yet
+	}
+	capabilities := next.enables(cv, enabled, before)
+	next = next.with(capabilities.GetEnabledCapabilities())
+	if err := c.keep(ctx, next, before); err != nil {
 		return err
 	}
+	late := false
 	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		if late = inputs != "" && inputsOf(cv, plan.Desired(cv)) != inputs; late {
+			return
+		}
 		st := cv.GetStatus()
 		st.Desired = next.reference(from)
 		st.VersionHash = next.payload.VersionHash
+		st.Capabilities = capabilities
 		st.History = plan.Record(st.GetHistory(), plan.Reached{
 			Version: next.version(), Image: next.image, Verified: next.verified, AcceptedRisks: next.waived,
+			Snapshot: next.snapshot,
 		}, now)
 		st.Progress = &updatev1.UpdateProgress{Done: proto.Int32(0), Total: proto.Int32(int32(next.total))}
 		set(st, plan.ReleaseAccepted, accepting(plan.True, payloadLoaded, loadedMessage(next)), now)
 		c.say(st, plan.Run{Version: next.version(), Mode: c.mode(st, next.image), Total: next.total}, now)
 	})
-	if err != nil {
+	if err != nil || late {
 		return err
 	}
 	c.begin(next)
 	c.term.sightings = plan.Sightings{}
 	if cv, ok := c.Tables.Cluster(); ok {
 		c.Events.Event(cv, "Normal", payloadLoaded, loadedMessage(next))
+		if next.unkept != "" {
+			c.Events.Event(cv, "Warning", "ReleaseNotKept", fmt.Sprintf("Release %s is not kept in the store: %s",
+				next.version(), next.unkept))
+		}
+		if message := plan.UnservedMessage(next.version(), next.unserved()); message != "" {
+			c.Events.Event(cv, "Warning", "UnservedKinds", message)
+		}
 	}
 	c.Log.InfoContext(ctx, "release accepted", "update", next.version(), "image", next.image, "verified", next.verified)
 	c.sweep(ctx)
 	return nil
+}
+
+// enable follows what the spec says of capabilities. What is enabled is noted before it is applied, and is applied as
+// in an update: with its Jobs, and with waits that are shown. It reports whether the status says so already.
+func (c *Controller) enable(ctx context.Context, cv *updatev1.ClusterVersion) (bool, error) {
+	l, have := c.term.release, cv.GetStatus().GetCapabilities()
+	want := plan.Capabilities(cv.GetSpec().GetCapabilities(), l.knows(), have.GetEnabledCapabilities(), l.enabled)
+	if proto.Equal(want, have) && slices.Equal(want.GetEnabledCapabilities(), l.enabled) {
+		return true, nil
+	}
+	next := l.with(want.GetEnabledCapabilities())
+	if !slices.Equal(next.enabled, l.enabled) {
+		c.stopPass()
+		if err := c.keep(ctx, next, c.broughtBefore()); err != nil {
+			return false, err
+		}
+	}
+	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		st := cv.GetStatus()
+		st.Capabilities = want
+		if next.total > l.total {
+			st.Progress = &updatev1.UpdateProgress{Done: proto.Int32(0), Total: proto.Int32(int32(next.total))}
+			c.say(st, plan.Run{Version: next.version(), Mode: c.mode(st, next.image), Total: next.total}, now)
+		}
+	})
+	if err == nil && !slices.Equal(next.enabled, l.enabled) {
+		c.begin(next)
+	}
+	return false, err
 }
 
 // sweep removes releases that the history has forgotten, since no other client may. What cannot be removed now goes
@@ -430,6 +682,36 @@ func (c *Controller) sweep(ctx context.Context) {
 			c.Log.WarnContext(ctx, "release not removed", "release", name, "error", err)
 		}
 	}
+	if c.Snapshots != nil {
+		if err := c.Snapshots.Sweep(ctx, c.term.release.snapshot); err != nil && ctx.Err() == nil {
+			c.Log.WarnContext(ctx, "old snapshots not removed", "error", err)
+		}
+	}
+	digests := plan.Kept(c.term.release.image, cv.GetStatus().GetHistory())
+	if err := c.retain(ctx, digests); err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "kept releases not removed", "error", err)
+	}
+}
+
+// retain keeps the images with some digests only. The others' releases say so before they go.
+func (c *Controller) retain(ctx context.Context, digests []string) error {
+	for _, r := range c.Tables.Releases.All() {
+		_, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@")
+		if slices.Contains(digests, digest) || plan.Find(r.GetStatus().GetConditions(), keptType).GetStatus() != plan.True {
+			continue
+		}
+		_, err := c.Tables.Releases.Modify(ctx, object.KeyOf(r), func(r *updatev1.Release) error {
+			r.Status.Conditions = object.SetCondition(r.Status.Conditions, &metav1.Condition{
+				Type: keptType, Status: plan.False, Reason: proto.String("Superseded"),
+				Message: proto.String("The images of the present release and of the one completed before it are kept alone."),
+			}, now())
+			return nil
+		})
+		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+			return err
+		}
+	}
+	return c.Payloads.Retain(ctx, digests)
 }
 
 // begin makes a release the present one; its first pass is due at once.
@@ -438,16 +720,55 @@ func (c *Controller) begin(l *loaded) {
 	t.release, t.rhythm, t.failures, t.refused = l, plan.Rhythm{}, nil, refusal{}
 }
 
-// keep stores what a release holds, for people.
-func (c *Controller) keep(ctx context.Context, l *loaded) error {
+// broughtBefore returns the objects that releases have brought up to now.
+func (c *Controller) broughtBefore() []*metav1.ObjectReference {
+	cv, _ := c.Tables.Cluster()
+	before := c.inventory(cv.GetStatus().GetDesired().GetImage())
+	if before == nil && c.term.release != nil {
+		return c.term.release.brings() // an earlier version of this program noted nothing
+	}
+	return before
+}
+
+// inventory returns what is noted of the objects that a release and those before it brought; nil if nothing is.
+func (c *Controller) inventory(image string) []*metav1.ObjectReference {
+	for r := range c.Tables.Releases.Objects() {
+		if image != "" && plan.SameImage(r.GetSpec().GetImage(), image) {
+			return r.GetStatus().GetInventory()
+		}
+	}
+	return nil
+}
+
+// removed notes that what a release lacks is gone, but for what stays.
+func (c *Controller) removed(ctx context.Context, p *pass) error {
+	_, err := c.Tables.Releases.Modify(ctx, object.Key{Name: p.release.name()}, func(r *updatev1.Release) error {
+		r.Status.Inventory, r.Status.Leftovers = p.release.brings(), p.stays
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	cv, _ := c.Tables.Cluster()
+	for _, l := range p.stays {
+		c.Log.WarnContext(ctx, "object left behind", "object", l.GetObject(), "reason", l.GetReason())
+		c.Events.Event(cv, "Warning", "LeftBehind", fmt.Sprintf("%s %s, which release %s lacks, was not removed: %s",
+			l.GetObject().GetKind(), object.Key{Namespace: l.GetObject().GetNamespace(), Name: l.GetObject().GetName()},
+			p.release.version(), l.GetReason()))
+	}
+	return nil
+}
+
+// keep stores what a release holds, for people, and what the releases before it brought.
+func (c *Controller) keep(ctx context.Context, l *loaded, before []*metav1.ObjectReference) error {
 	r := &updatev1.Release{
 		Metadata: &metav1.ObjectMeta{Name: l.name()},
 		Spec:     &updatev1.ReleaseSpec{Image: l.image},
 		Status: &updatev1.ReleaseStatus{
 			Version: l.version(), Previous: l.payload.Metadata.Previous, Url: l.payload.Metadata.Metadata["url"],
 			ManifestCount: proto.Int32(int32(len(l.payload.Manifests))), Manifests: l.payload.FileNames(),
-			VersionHash: l.payload.VersionHash,
-			Conditions:  releaseConditions(l),
+			VersionHash: l.payload.VersionHash, Inventory: plan.Inventory(before, l.brings()),
+			Conditions: releaseConditions(l), Jobs: l.jobs(), Unserved: l.unserved(),
 		},
 	}
 	if !l.payload.Created.IsZero() {
@@ -465,8 +786,9 @@ func (c *Controller) keep(ctx context.Context, l *loaded) error {
 		for _, condition := range r.GetStatus().GetConditions() {
 			conditions = object.SetCondition(conditions, condition, now())
 		}
+		ran := have.GetStatus().GetJobs()
 		have.Spec, have.Status = r.GetSpec(), proto.CloneOf(r.GetStatus())
-		have.Status.Conditions = conditions
+		have.Status.Conditions, have.Status.Jobs = conditions, plan.JobsOf(have.Status.Jobs, ran)
 		return nil
 	})
 	return err
@@ -485,12 +807,34 @@ func releaseConditions(l *loaded) []*metav1.Condition {
 	return []*metav1.Condition{verified, {
 		Type: "Loaded", Status: plan.True, Reason: proto.String(payloadLoaded),
 		LastTransitionTime: at,
-	}}
+	}, keptCondition(l)}
 }
 
-// sameImage reports whether two references are of one image: digests count, names do not.
-func sameImage(a, b string) bool {
-	_, x, named := strings.Cut(a, "@")
-	_, y, alike := strings.Cut(b, "@")
-	return a == b || named && alike && x == y
+// keptType is the condition of a Release that says whether its image is in the store.
+const keptType = "Kept"
+
+func keptCondition(l *loaded) *metav1.Condition {
+	kept := &metav1.Condition{
+		Type: keptType, Status: plan.True, Reason: proto.String("PayloadKept"), LastTransitionTime: timestamppb.New(now()),
+	}
+	if l.unkept != "" {
+		kept.Status, kept.Reason = plan.False, proto.String("PayloadNotKept")
+		kept.Message = proto.String("After each restart the image is read from where it came from: " + l.unkept)
+	}
+	return kept
+}
+
+// noteKept has a release that was accepted before say whether its image is kept.
+func (c *Controller) noteKept(ctx context.Context, l *loaded) error {
+	_, err := c.Tables.Releases.Modify(ctx, object.Key{Name: l.name()}, func(r *updatev1.Release) error {
+		if r.GetStatus() == nil {
+			r.Status = &updatev1.ReleaseStatus{}
+		}
+		r.Status.Conditions = object.SetCondition(r.Status.Conditions, keptCondition(l), now())
+		return nil
+	})
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return nil
+	}
+	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -30,21 +31,32 @@ import (
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/snapshots"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
 )
 
 // Config is what a controller needs. All fields must be set but those that say otherwise.
 type Config struct {
-	Tables  *kinds.Tables
-	Applier *apply.Applier
-	Graphs  *upstream.Source
-	Images  []string // OCI layouts that release images are looked up in; may be empty
-	Keys    []string // directories of key rings; may be empty
-	Stores  []string // file:// or https:// addresses of signatures; may be empty
-	Initial string   // image that the cluster begins with; may be empty
-	Program string   // version of this program, which a cluster without an image has
-	Arch    string   // processor architecture, as in Go
+	Tables   *kinds.Tables
+	Applier  *apply.Applier
+	Graphs   *upstream.Source
+	Images   release.Places     // where release images are looked for
+	Payloads *payloads.Payloads // release images that are kept
+	Keys     []string           // directories of key rings; may be empty
+	Stores   []string           // file:// or https:// addresses of signatures; may be empty
+	Initial  string             // image that the cluster begins with; may be empty
+	Program  string             // version of this program, which a cluster without an image has
+	Arch     string             // processor architecture, as in Go
+
+	Queries Queries
+
+	// Snapshots takes snapshots of etcd before updates; nil: none are taken.
+	Snapshots *snapshots.Taker
+
+	// Capabilities is the spec.capabilities.baselineCapabilitySet of a new cluster; it may be empty.
+	Capabilities string
 
 	// Services are the connections to all services by name, this one among them; they are asked how they are. Self is its
 	// name.
@@ -55,6 +67,12 @@ type Config struct {
 	Reconcile time.Duration // how often everything is applied again
 	Events    events.Sink
 	Log       *slog.Logger
+}
+
+// Queries evaluates queries of risks.
+type Queries interface {
+	// Evaluate returns whether the risk applies.
+	Evaluate(ctx context.Context, query string) (bool, error)
 }
 
 // Controller looks after the version of the cluster while this process leads.
@@ -121,7 +139,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 		return err
 	}
 	c.term = term{
-		lastGood: now(), sightings: plan.Sightings{},
+		lastGood: c.retrieved(), sightings: plan.Sightings{},
 		silences: silences{contacts: map[string]plan.Contact{}, reported: map[string]bool{}},
 	}
 	defer c.term.background.Wait()
@@ -135,11 +153,25 @@ func only[T object.Object](resource.Change[T]) []string { return []string{key} }
 // now is the present time as conditions have it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
+// retrieved returns when updates were last retrieved, as far as that is known: a new leader shows them no longer than
+// the former one would have.
+func (c *Controller) retrieved() time.Time {
+	cv, _ := c.Tables.Cluster()
+	if failed := plan.Find(cv.GetStatus().GetConditions(), plan.RetrievedUpdates); failed.GetStatus() == plan.False {
+		return failed.GetLastTransitionTime().AsTime()
+	}
+	return now()
+}
+
 // ensure makes the ClusterVersion of a new cluster, with an identity of its own.
 func (c *Controller) ensure(ctx context.Context) error {
 	id := uuid.NewString()
+	spec := &updatev1.ClusterVersionSpec{ClusterId: id}
+	if c.Capabilities != "" {
+		spec.Capabilities = &updatev1.Capabilities{BaselineCapabilitySet: c.Capabilities}
+	}
 	_, err := c.Tables.Versions.Create(ctx, &updatev1.ClusterVersion{
-		Metadata: &metav1.ObjectMeta{Name: kinds.Version}, Spec: &updatev1.ClusterVersionSpec{ClusterId: id},
+		Metadata: &metav1.ObjectMeta{Name: kinds.Version}, Spec: spec,
 	})
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return err
@@ -188,6 +220,7 @@ func (c *Controller) settle(cv *updatev1.ClusterVersion, now time.Time) {
 	st := cv.GetStatus()
 	st.ObservedGeneration = proto.Int32(cv.GetMetadata().GetGeneration())
 	set(st, plan.Upgradeable, plan.UpgradeableCondition(cv, c.Tables.Operators.All()), now)
+	set(st, plan.ImplicitlyEnabled, plan.ImplicitCondition(cv.GetSpec().GetCapabilities(), st.GetCapabilities()), now)
 	set(st, plan.Invalid, plan.InvalidCondition(plan.ValidateSpec(cv)), now)
 }
 

@@ -5,6 +5,9 @@ import (
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
 func TestWhichQuestionsAreAboutTheSameUpdates(t *testing.T) {
@@ -27,6 +30,9 @@ func TestWhichQuestionsAreAboutTheSameUpdates(t *testing.T) {
 		}, true},
 		{"another channel", func(cv *updatev1.ClusterVersion) { cv.Spec.Channel = "fast" }, false},
 		{"another upstream", func(cv *updatev1.ClusterVersion) { cv.Spec.Upstream = "https://other.example.com" }, false},
+		{"releases for all processors", func(cv *updatev1.ClusterVersion) {
+			cv.Spec.DesiredUpdate.Architecture = proto.String("Multi")
+		}, false},
 		{"another version", func(cv *updatev1.ClusterVersion) { cv.Status.Desired.Version = proto.String("1.1.0") }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -36,5 +42,19 @@ func TestWhichQuestionsAreAboutTheSameUpdates(t *testing.T) {
 				t.Errorf("same is %v, equal %v", q.same(other), q == other)
 			}
 		})
+	}
+}
+
+// A release says itself for which processors it is, also where no graph offered it.
+func TestAReleaseForAllProcessorsIsNamedAsSuch(t *testing.T) {
+	l := &loaded{payload: &release.Payload{Metadata: release.Metadata{Version: "1.0.0"}}}
+	if a := l.reference(nil).GetArchitecture(); a != "" {
+		t.Errorf("architecture is %q", a)
+	}
+	l.payload.Metadata.Metadata = map[string]string{"release.openshift.io/architecture": "multi"}
+	for _, from := range []*updatev1.ReleaseReference{nil, {}} {
+		if a := l.reference(from).GetArchitecture(); a != plan.Multi {
+			t.Errorf("offered as %v: architecture is %q", from, a)
+		}
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
-	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -29,7 +30,7 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if cv, ok = c.Tables.Cluster(); ok && !c.initializing(cv) {
+	if cv, ok = c.Tables.Cluster(); ok {
 		wake, err := c.follow(ctx, cv)
 		if err != nil {
 			return time.Time{}, err
@@ -79,7 +80,14 @@ func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStat
 	}
 	l.image = image
 	c.term.sightings.Resume(st.GetProgress().GetWaits())
-	c.begin(l)
+	enabled := l.knows() // an earlier version of this program applied all of it
+	if st.GetCapabilities() != nil {
+		enabled = st.GetCapabilities().GetEnabledCapabilities()
+	}
+	c.begin(l.with(enabled))
+	if err := c.noteKept(ctx, l); err != nil {
+		return time.Time{}, err
+	}
 	return time.Time{}, nil
 }
 
@@ -91,7 +99,7 @@ func (c *Controller) install(ctx context.Context) (time.Time, error) {
 		return c.unreadable(ctx, plan.Run{Version: c.Initial, Mode: plan.Initializing},
 			fmt.Errorf("initial release %s: %w", c.Initial, err))
 	}
-	return time.Time{}, c.accept(ctx, l, nil)
+	return time.Time{}, c.accept(ctx, l, nil, "")
 }
 
 // unreadable says that the release of the cluster cannot be read, and returns when to try again.
@@ -112,27 +120,29 @@ func (c *Controller) unreadable(ctx context.Context, r plan.Run, err error) (tim
 func (c *Controller) open(ctx context.Context, ref string) (*loaded, error) {
 	ctx, cancel := context.WithTimeout(ctx, retrieveLimit)
 	defer cancel()
-	image, err := release.Open(ctx, ref, c.Images)
+	image, err := c.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	return c.load(image)
+	l, err := c.load(image)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.preserve(ctx, l, image); err != nil {
+		c.Log.WarnContext(ctx, "release not kept", "update", l.version(), "error", err)
+		l.unkept = err.Error() // it is no reason to leave the cluster alone
+	}
+	return l, nil
 }
 
 // mode returns what an application of a release is for. A cluster that was not started with an image is there already,
 // so its first update is one like any other.
 func (c *Controller) mode(st *updatev1.ClusterVersionStatus, image string) plan.Mode {
-	m := plan.ModeOf(st.GetHistory(), image)
+	m := plan.ModeOf(st, image)
 	if m == plan.Initializing && (c.Initial == "" || len(st.GetHistory()) > 1) {
 		return plan.Updating
 	}
 	return m
-}
-
-// initializing reports whether the initial release is still being applied: until it is, no other one is taken up.
-func (c *Controller) initializing(cv *updatev1.ClusterVersion) bool {
-	st := cv.GetStatus()
-	return st.GetDesired().GetImage() != "" && c.mode(st, st.GetDesired().GetImage()) == plan.Initializing
 }
 
 // pass begins a pass over the manifests if one is due, and returns when the next one is.
@@ -140,6 +150,9 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	cv, ok := c.Tables.Cluster()
 	if !ok {
 		return time.Time{}, nil
+	}
+	if enabled, err := c.enable(ctx, cv); err != nil || !enabled {
+		return time.Time{}, err // the status that is written leads to the next look
 	}
 	t := &c.term
 	if p := t.pass.Load(); p != nil {
@@ -153,7 +166,12 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	if wake := t.rhythm.Due(now, func() bool { return c.drifted(cv.GetSpec().GetOverrides()) }); now.Before(wake) {
 		return wake, c.judge(ctx, cv)
 	}
-	t.pass.Store(c.newPass(ctx, cv))
+	// Not from the cache, which may not show yet what the last pass noted.
+	r, err := c.Tables.Releases.Get(ctx, "", t.release.name())
+	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND && err != nil {
+		return time.Time{}, err
+	}
+	t.pass.Store(c.newPass(ctx, cv, r.GetStatus().GetJobs()))
 	c.passes.Add(key)
 	return time.Time{}, nil
 }
@@ -181,6 +199,11 @@ func (c *Controller) stopPass() {
 func (c *Controller) finish(ctx context.Context, p *pass) error {
 	run := p.plan.Run()
 	run.Completed = p.plan.Completed()
+	if run.Completed && p.mode == plan.Updating {
+		if err := c.removed(ctx, p); err != nil {
+			return err
+		}
+	}
 	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
 		st := cv.GetStatus()
 		if run.Completed {
@@ -216,7 +239,7 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 // stays.
 func completed(st *updatev1.ClusterVersionStatus, l *loaded) plan.Reached {
 	r := plan.Reached{Version: l.version(), Image: l.image, Completed: true, Verified: l.verified, AcceptedRisks: l.waived}
-	if h := st.GetHistory(); len(h) > 0 && sameImage(h[0].GetImage(), l.image) {
+	if h := st.GetHistory(); len(h) > 0 && plan.SameImage(h[0].GetImage(), l.image) {
 		r.Verified, r.AcceptedRisks = h[0].GetVerified(), h[0].GetAcceptedRisks()
 	}
 	return r

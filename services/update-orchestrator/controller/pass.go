@@ -10,11 +10,13 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -37,10 +39,12 @@ type pass struct {
 	mu      sync.Mutex
 	plan    *plan.Pass // the calls report to it, the loop asks it
 	stopped bool       // no call begins any more
+	stays   []*updatev1.ReleaseLeftover
 }
 
-// newPass returns a pass that begins when its loop is triggered.
-func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion) *pass {
+// newPass returns a pass that begins when its loop is triggered. jobs are those of the release, with what is known of
+// their runs.
+func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, jobs []*updatev1.ReleaseJob) *pass {
 	l := c.term.release
 	p := &pass{
 		c: c, release: l, mode: c.mode(cv.GetStatus(), l.image), overrides: cv.GetSpec().GetOverrides(),
@@ -54,9 +58,19 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion) *
 	for file, tasks := range l.tasks {
 		for _, t := range tasks {
 			m := manifest(t, p.overrides)
+			m.Ran = plan.Ran(jobs, m.Object)
 			p.tasks[m.ID] = t
 			v.Manifests[file] = append(v.Manifests[file], m)
 		}
+	}
+	if p.mode == plan.Updating {
+		for _, o := range plan.Leftovers(c.inventory(cv.GetStatus().GetDesired().GetImage()), l.wants()) {
+			v.Leftovers = append(v.Leftovers, &plan.Manifest{ID: "leftover " + plan.Identity(o), Object: o, Leftover: true})
+		}
+		t := l.nodeTask()
+		t.File, t.Document = "", 0
+		v.Nodes = manifest(t, p.overrides)
+		p.tasks[v.Nodes.ID] = t
 	}
 	p.plan = plan.NewPass(v)
 	return p
@@ -66,7 +80,7 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion) *
 func manifest(t apply.Task, overrides []*updatev1.ComponentOverride) *plan.Manifest {
 	m := &plan.Manifest{
 		ID: fmt.Sprintf("%s#%06d", t.File, t.Document), File: t.File, Object: t.Object(), Operands: t.Operands,
-		Unmanaged: unmanaged(overrides, t),
+		Unmanaged: unmanaged(overrides, t), Job: t.Job(),
 	}
 	if t.Operator() && !t.Delete() {
 		m.Operator = t.Name
@@ -146,8 +160,11 @@ func (p *pass) do(a plan.Action) {
 	case plan.Apply:
 		o := p.apply(a.Manifest)
 		p.note(func(now time.Time) { p.plan.Applied(a.Manifest.ID, o, now) })
+	case plan.Remove:
+		o := p.remove(a.Manifest)
+		p.note(func(now time.Time) { p.plan.Applied(a.Manifest.ID, o, now) })
 	case plan.Follow:
-		err := p.c.Applier.Follow(p.ctx, p.tasks[a.Manifest.ID], func(r plan.Rollout) {
+		err := p.follow(a.Manifest, func(r plan.Rollout) {
 			p.note(func(now time.Time) { p.plan.Rolled(a.Manifest.ID, r, now) })
 		})
 		if err != nil {
@@ -167,12 +184,59 @@ func (p *pass) do(a plan.Action) {
 }
 
 func (p *pass) apply(m *plan.Manifest) plan.Outcome {
-	object, err := p.c.Applier.Apply(p.ctx, p.tasks[m.ID], p.release.version(), p.mode == plan.Updating)
+	applied, err := p.c.Applier.Apply(p.ctx, p.tasks[m.ID], apply.Release{
+		Version: p.release.version(), Digest: p.release.payload.Digest, Deletions: p.mode == plan.Updating,
+	})
 	if err != nil {
 		p.c.Log.DebugContext(p.ctx, "manifest not applied", "manifest", m.File, "error", err)
 		return plan.Outcome{Problem: status.Convert(err).Message(), Passing: passing(err)}
 	}
-	return plan.Outcome{RollsOut: plan.RollsOut(object)}
+	nodes := m.Operator == plan.NodeOperator && p.mode == plan.Updating
+	return plan.Outcome{RollsOut: nodes || plan.RollsOut(applied.Object), Leaving: applied.Leaving}
+}
+
+// follow watches what a manifest started until it is ready.
+func (p *pass) follow(m *plan.Manifest, see func(plan.Rollout)) error {
+	if m.Operator != plan.NodeOperator {
+		return p.c.Applier.Follow(p.ctx, p.tasks[m.ID], func(o object.Object, r plan.Rollout) error {
+			if m.Job && r.Ready {
+				if err := p.ran(m, o.GetMetadata().GetUid()); err != nil {
+					return err
+				}
+			}
+			see(r)
+			return nil
+		})
+	}
+	return p.c.Applier.FollowNodes(p.ctx, p.release.nodeVersion(), see)
+}
+
+// ran notes that the Job of a manifest ran to completion: it is not run again.
+func (p *pass) ran(m *plan.Manifest, uid string) error {
+	_, err := p.c.Tables.Releases.Modify(p.ctx, object.Key{Name: p.release.name()}, func(r *updatev1.Release) error {
+		r.Status.Jobs = plan.NoteJob(r.GetStatus().GetJobs(), &updatev1.ReleaseJob{
+			Object: m.Object, Manifest: m.File, Hash: p.tasks[m.ID].Hash(), Uid: uid, CompletionTime: timestamppb.New(now()),
+		})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("it is complete, which is not noted yet: %w", err)
+	}
+	return nil
+}
+
+// remove removes an object that the release lacks.
+func (p *pass) remove(m *plan.Manifest) plan.Outcome {
+	r, err := p.c.Applier.Remove(p.ctx, m.Object, p.overrides)
+	if err != nil {
+		return plan.Outcome{Problem: status.Convert(err).Message(), Passing: passing(err)}
+	}
+	if r.Stays != "" {
+		p.mu.Lock()
+		p.stays = append(p.stays, &updatev1.ReleaseLeftover{Object: m.Object, Reason: r.Stays})
+		p.mu.Unlock()
+	}
+	return plan.Outcome{Leaving: r.Leaving}
 }
 
 // passing reports whether an error may go away by itself.

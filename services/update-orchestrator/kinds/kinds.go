@@ -12,6 +12,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
 // Version is the name of the one ClusterVersion.
@@ -47,10 +49,22 @@ func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
 	switch {
 	case w.Own, w.Creates():
 		return nil
+	case !w.Deletes() && !proto.Equal(w.Old.GetSpec().GetCapabilities(), w.New.GetSpec().GetCapabilities()):
+		if faults := plan.CapabilityFaults(w.New.GetSpec().GetCapabilities()); len(faults) > 0 {
+			return rpcerr.Invalid(faults...)
+		}
+	}
+	switch {
 	case w.Deletes():
 		return rpcerr.Forbidden("the version of a cluster cannot be deleted")
 	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
 		return rpcerr.Forbidden("the status of a ClusterVersion is written by update-orchestrator alone")
+	}
+	if text := plan.Carried(w.Old.GetSpec().GetDesiredUpdate(), w.New.GetSpec().GetDesiredUpdate()); text != "" {
+		w.Warn(text)
+	}
+	for _, text := range plan.CapabilityWarnings(w.New.GetSpec().GetCapabilities(), w.New.GetStatus().GetCapabilities()) {
+		w.Warn(text)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -14,11 +15,15 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
-// Graph is a checked answer of an update service.
+// Graph is a checked answer of an update service, as far as it makes sense.
 type Graph struct {
 	Nodes       []Node
-	Edges       [][2]int // from and to, as indexes into Nodes
+	Edges       [][2]int // from and to, as indexes into Nodes; they may make cycles
 	Conditional []ConditionalEdges
+	// How much makes no sense and is left out, since it concerns neither the version that the graph was asked for nor
+	// its targets, and the first of it.
+	Skipped      int
+	FirstSkipped Problem
 }
 
 // Node is a release of a graph.
@@ -41,27 +46,25 @@ type ConditionalEdge struct{ From, To string }
 // graphVersion is the version of the form of answers that is understood; an answer need not name it.
 const graphVersion = 1
 
-// ParseGraph reads and checks the answer of an update service. Its error is a Problem with the path of what is wrong.
-func ParseGraph(raw []byte) (*Graph, error) {
+// Limits of a graph: some hundred times what the largest public ones have. A graph beyond them is refused.
+const (
+	maxNodes = 10_000
+	maxEdges = 100_000 // plain ones
+)
+
+// ParseGraph reads and checks the answer of an update service to a version. Its error is a Problem with the path of
+// what is wrong: the form of the answer, or something that concerns the version or a target of it.
+func ParseGraph(raw []byte, version string) (*Graph, error) {
 	var doc any
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return nil, Problem{Path: "$", Reason: "is no JSON: " + err.Error()}
 	}
-	return checked(doc)
+	return readGraph(value{doc, "$"}, version)
 }
 
 // GraphOf is ParseGraph for an answer that came as a message.
-func GraphOf(s *structpb.Struct) (*Graph, error) { return checked(s.AsMap()) }
-
-func checked(doc any) (*Graph, error) {
-	g, err := readGraph(value{doc, "$"})
-	if err != nil {
-		return nil, err
-	}
-	if err := g.acyclic(); err != nil {
-		return nil, err
-	}
-	return g, nil
+func GraphOf(s *structpb.Struct, version string) (*Graph, error) {
+	return readGraph(value{s.AsMap(), "$"}, version)
 }
 
 // value is a JSON value and its position.
@@ -107,15 +110,12 @@ func (v value) text() (string, error) {
 	return s, nil
 }
 
-func (v value) index(below int) (int, error) {
+func (v value) whole() (float64, error) {
 	f, ok := v.v.(float64)
 	if !ok || f != math.Trunc(f) {
 		return 0, v.wrong("must be a whole number")
 	}
-	if f < 0 || f >= float64(below) {
-		return 0, v.wrong("%v is out of range: there are %d nodes", f, below)
-	}
-	return int(f), nil
+	return f, nil
 }
 
 // read reads a string field of an object; a field that is not there is empty.
@@ -139,13 +139,22 @@ func (v value) version(name string, to *string) error {
 	return nil
 }
 
-// each calls do with every item of a list field of an object.
-func (v value) each(name string, do func(value) error) error {
+// items returns the items of a list field of an object.
+func (v value) items(name string, most int) ([]value, error) {
 	f, err := v.field(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	items, err := f.list()
+	if err == nil && len(items) > most {
+		err = f.wrong("has %d items, more than %d", len(items), most)
+	}
+	return items, err
+}
+
+// each calls do with every item of a list field of an object.
+func (v value) each(name string, do func(value) error) error {
+	items, err := v.items(name, math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -155,24 +164,6 @@ func (v value) each(name string, do func(value) error) error {
 		}
 	}
 	return nil
-}
-
-func readGraph(v value) (*Graph, error) {
-	form, err := v.field("version")
-	if err != nil {
-		return nil, err
-	}
-	if form.v != nil && form.v != float64(graphVersion) {
-		return nil, form.wrong("%v is not understood, only %d is", form.v, graphVersion)
-	}
-	g := &Graph{}
-	at := map[string]string{}
-	err = firstOf(
-		v.each("nodes", func(n value) error { return g.readNode(n, at) }),
-		v.each("edges", g.readEdge),
-		v.each("conditionalEdges", g.readConditional),
-	)
-	return g, err
 }
 
 // firstOf returns the first error: one is enough to refuse an answer.
@@ -185,24 +176,105 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// readNode reads a node; at is the paths of the versions so far.
-func (g *Graph) readNode(v value, at map[string]string) error {
-	var n Node
-	if err := firstOf(v.version("version", &n.Version), v.read("payload", &n.Payload)); err != nil {
+// reader reads a graph for one version.
+type reader struct {
+	*Graph
+	version string
+	given   int              // nodes of the answer
+	index   map[int]int      // of the nodes that make sense, by their index in the answer
+	faults  map[int]error    // of the others
+	broken  map[string]error // the same, by version where that is known
+	twice   map[string]error // versions that several nodes have
+	at      int              // index of the node of the version in the answer, -1 if there is none
+}
+
+func readGraph(v value, version string) (*Graph, error) {
+	form, err := v.field("version")
+	if err != nil {
+		return nil, err
+	}
+	if form.v != nil && form.v != float64(graphVersion) {
+		return nil, form.wrong("%v is not understood, only %d is", form.v, graphVersion)
+	}
+	r := &reader{
+		Graph: &Graph{}, version: version, at: -1,
+		index: map[int]int{}, faults: map[int]error{}, broken: map[string]error{}, twice: map[string]error{},
+	}
+	if err := firstOf(r.readNodes(v), r.readEdges(v), v.each("conditionalEdges", r.readConditional)); err != nil {
+		return nil, err
+	}
+	return r.Graph, nil
+}
+
+// skip notes what is left out.
+func (r *reader) skip(err error) {
+	if err == nil {
+		return
+	}
+	if r.Skipped == 0 {
+		errors.As(err, &r.FirstSkipped)
+	}
+	r.Skipped++
+}
+
+func (r *reader) readNodes(v value) error {
+	items, err := v.items("nodes", maxNodes)
+	if err != nil {
 		return err
 	}
-	path := value{path: v.path + ".version"}
+	r.given = len(items)
+	want, _ := semver.StrictNewVersion(r.version)
+	paths := map[string]string{} // by version
+	for i, item := range items {
+		n, err := readNode(item)
+		if n.semver != nil && want != nil && r.at < 0 && n.semver.Equal(want) {
+			r.at = i
+		}
+		if before, twice := paths[n.Version]; twice && n.semver != nil {
+			err = value{path: item.path + ".version"}.wrong("%s is there twice: see %s", n.Version, before)
+			r.twice[n.Version] = err
+		}
+		paths[n.Version] = strings.TrimPrefix(item.path+".version", "$.")
+		if err != nil {
+			r.faults[i], r.broken[n.Version] = err, err
+			continue
+		}
+		r.index[i] = len(r.Nodes)
+		r.Nodes = append(r.Nodes, n)
+	}
+	if r.at >= 0 {
+		if err := r.fault(r.at); err != nil {
+			return err
+		}
+	}
+	for i := range items {
+		r.skip(r.faults[i])
+	}
+	return nil
+}
+
+// fault returns what is wrong with a node that is concerned.
+func (r *reader) fault(node int) error {
+	if err := r.faults[node]; err != nil {
+		return err
+	}
+	return r.twice[r.Nodes[r.index[node]].Version]
+}
+
+func readNode(v value) (Node, error) {
+	var n Node
+	if err := v.version("version", &n.Version); err != nil {
+		return n, err
+	}
 	var err error
 	if n.semver, err = semver.StrictNewVersion(n.Version); err != nil {
-		return path.wrong("%v", err)
+		return n, err
 	}
-	if before, twice := at[n.Version]; twice {
-		return path.wrong("%s is there twice: see %s", n.Version, before)
+	if err := v.read("payload", &n.Payload); err != nil {
+		return n, err
 	}
-	at[n.Version] = strings.TrimPrefix(path.path, "$.")
 	n.Metadata, err = readMetadata(v)
-	g.Nodes = append(g.Nodes, n)
-	return err
+	return n, err
 }
 
 func readMetadata(v value) (map[string]string, error) {
@@ -223,7 +295,21 @@ func readMetadata(v value) (map[string]string, error) {
 	return out, nil
 }
 
-func (g *Graph) readEdge(v value) error {
+func (r *reader) readEdges(v value) error {
+	items, err := v.items("edges", maxEdges)
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		if err := r.readEdge(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readEdge reads an edge. One of which it is not known where it begins invalidates the graph.
+func (r *reader) readEdge(v value) error {
 	ends, err := v.list()
 	if err != nil {
 		return err
@@ -232,41 +318,92 @@ func (g *Graph) readEdge(v value) error {
 		return v.wrong("must be a pair of indexes")
 	}
 	var e [2]int
-	for i := range e {
-		if e[i], err = ends[i].index(len(g.Nodes)); err != nil {
-			return err
-		}
-	}
-	g.Edges = append(g.Edges, e)
-	return nil
-}
-
-func (g *Graph) readConditional(v value) error {
-	var c ConditionalEdges
-	err := v.each("edges", func(v value) error {
-		var e ConditionalEdge
-		if err := firstOf(v.version("from", &e.From), v.version("to", &e.To)); err != nil {
-			return err
-		}
-		if e.From == e.To {
-			return v.wrong("leads from %s to itself", e.From)
-		}
-		c.Edges = append(c.Edges, e)
-		return nil
-	})
+	from, err := ends[0].whole()
 	if err != nil {
 		return err
 	}
+	concerned := r.at >= 0 && from == float64(r.at)
+	for i := range e {
+		end, err := ends[i].whole()
+		if err == nil && (end < 0 || end >= float64(r.given)) {
+			err = ends[i].wrong("%v is out of range: there are %d nodes", end, r.given)
+		}
+		if err == nil && concerned {
+			err = r.fault(int(end))
+		}
+		switch {
+		case err != nil && concerned:
+			return err
+		case err != nil:
+			r.skip(err)
+			return nil
+		}
+		node, ok := r.index[int(end)]
+		if !ok {
+			return nil // the node was skipped
+		}
+		e[i] = node
+	}
+	r.Edges = append(r.Edges, e)
+	return nil
+}
+
+// readConditional reads edges that share their risks. Those of other versions are left out if they make no sense.
+func (r *reader) readConditional(v value) error {
+	var c ConditionalEdges
+	concerned := false
+	err := v.each("edges", func(v value) error {
+		var e ConditionalEdge
+		if err := v.read("from", &e.From); err != nil {
+			return err
+		}
+		from := e.From == r.version
+		err := firstOf(v.version("from", &e.From), v.version("to", &e.To))
+		switch {
+		case err == nil && e.From == e.To:
+			err = v.wrong("leads from %s to itself", e.From)
+		case err == nil && from:
+			err = r.faultOf(e.To)
+		}
+		switch {
+		case err != nil && from:
+			return err
+		case err != nil:
+			r.skip(err)
+			return nil
+		}
+		concerned = concerned || from
+		c.Edges = append(c.Edges, e)
+		return nil
+	})
+	if err != nil || len(c.Edges) == 0 {
+		return err
+	}
 	err = v.each("risks", func(v value) error {
-		r, err := readRisk(v)
-		c.Risks = append(c.Risks, r)
+		risk, err := readRisk(v)
+		c.Risks = append(c.Risks, risk)
 		return err
 	})
-	if err == nil && len(c.Edges) > 0 && len(c.Risks) == 0 {
+	if err == nil && len(c.Risks) == 0 {
 		err = (value{path: v.path + ".risks"}).wrong("must not be empty")
 	}
-	g.Conditional = append(g.Conditional, c)
-	return err
+	switch {
+	case err == nil:
+		r.Conditional = append(r.Conditional, c)
+	case concerned:
+		return err
+	default:
+		r.skip(err)
+	}
+	return nil
+}
+
+// faultOf is fault for a version.
+func (r *reader) faultOf(version string) error {
+	if err := r.twice[version]; err != nil {
+		return err
+	}
+	return r.broken[version]
 }
 
 func readRisk(v value) (*updatev1.ConditionalUpdateRisk, error) {
@@ -294,51 +431,6 @@ func readRisk(v value) (*updatev1.ConditionalUpdateRisk, error) {
 		return err
 	})
 	return r, err
-}
-
-// next returns the targets of every node's plain edges and their indexes in Edges.
-func (g *Graph) next() [][][2]int {
-	out := make([][][2]int, len(g.Nodes))
-	for i, e := range g.Edges {
-		out[e[0]] = append(out[e[0]], [2]int{e[1], i})
-	}
-	return out
-}
-
-// acyclic refuses a graph whose plain edges lead from a version back to itself.
-func (g *Graph) acyclic() error {
-	const (
-		unseen = iota
-		open
-		done
-	)
-	next, state := g.next(), make([]int, len(g.Nodes))
-	var visit func(node int) error
-	visit = func(node int) error {
-		state[node] = open
-		for _, e := range next[node] {
-			to, edge := e[0], e[1]
-			if state[to] == open {
-				return Problem{fmt.Sprintf("edges[%d]", edge), fmt.Sprintf("makes a cycle: %s leads back to %s",
-					g.Nodes[node].Version, g.Nodes[to].Version)}
-			}
-			if state[to] == unseen {
-				if err := visit(to); err != nil {
-					return err
-				}
-			}
-		}
-		state[node] = done
-		return nil
-	}
-	for i := range g.Nodes {
-		if state[i] == unseen {
-			if err := visit(i); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // find returns the index of the node of a version, or -1. Versions are equal as semantic versions are: what follows a

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
@@ -13,7 +14,7 @@ import (
 
 // States of a history entry.
 const (
-	stateCompleted = "Completed"
+	StateCompleted = "Completed"
 	statePartial   = "Partial"
 )
 
@@ -26,6 +27,7 @@ type Reached struct {
 	Completed      bool
 	Verified       bool
 	AcceptedRisks  string // what was waived; empty leaves what the entry says
+	Snapshot       string // of etcd, taken before; empty leaves what the entry says
 }
 
 // Record returns the history, the newest first, with what was reached. An entry of the same release is completed,
@@ -79,8 +81,11 @@ func merge(h *updatev1.UpdateHistory, r Reached, now time.Time) *updatev1.Update
 	if r.AcceptedRisks != "" {
 		h.AcceptedRisks = r.AcceptedRisks
 	}
-	if r.Completed && h.GetState() != stateCompleted {
-		h.State = stateCompleted
+	if r.Snapshot != "" {
+		h.Snapshot = r.Snapshot
+	}
+	if r.Completed && h.GetState() != StateCompleted {
+		h.State = StateCompleted
 		h.CompletionTime = timestamppb.New(now)
 	}
 	return h
@@ -146,7 +151,7 @@ func lastIndex(list []*updatev1.UpdateHistory, is func(*updatev1.UpdateHistory) 
 	return -1
 }
 
-func completed(h *updatev1.UpdateHistory) bool { return h.GetState() == stateCompleted }
+func completed(h *updatev1.UpdateHistory) bool { return h.GetState() == StateCompleted }
 
 // minor returns the major and minor part of an entry's version, or the whole of it if it is no semantic version.
 func minor(h *updatev1.UpdateHistory) string {
@@ -180,12 +185,32 @@ func Forgotten(releases []*updatev1.Release, history []*updatev1.UpdateHistory) 
 	return out
 }
 
-// ModeOf returns what the next application of the release with an image is for.
-func ModeOf(history []*updatev1.UpdateHistory, image string) Mode {
-	switch {
+// Kept returns the digests of the releases whose images are kept: the present one, and the one that was completed
+// before it, to which the way back leads.
+func Kept(present string, history []*updatev1.UpdateHistory) []string {
+	images := []string{present}
+	for _, h := range history {
+		if completed(h) && !SameImage(h.GetImage(), present) {
+			images = append(images, h.GetImage())
+			break
+		}
+	}
+	var out []string
+	for _, image := range images {
+		if _, digest, ok := strings.Cut(image, "@"); ok {
+			out = append(out, digest)
+		}
+	}
+	return out
+}
+
+// ModeOf returns what the next application of the release with an image is for. A release that was completed is applied
+// as in an update while a status shows progress: more of it counts then.
+func ModeOf(st *updatev1.ClusterVersionStatus, image string) Mode {
+	switch history := st.GetHistory(); {
 	case !slices.ContainsFunc(history, completed):
 		return Initializing
-	case completed(history[0]) && history[0].GetImage() == image:
+	case completed(history[0]) && history[0].GetImage() == image && st.GetProgress() == nil:
 		return Reconciling
 	}
 	return Updating

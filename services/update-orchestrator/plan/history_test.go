@@ -27,7 +27,7 @@ func TestRecord(t *testing.T) {
 		change(h)
 		return h
 	}
-	done := with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, later })
+	done := with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = StateCompleted, later })
 	second := &updatev1.UpdateHistory{
 		State: statePartial, StartedTime: later, Version: proto.String("1.1.0"),
 		Image: proto.String("b"), Verified: proto.Bool(true), AcceptedRisks: "waived",
@@ -48,11 +48,11 @@ func TestRecord(t *testing.T) {
 		}, want: []*updatev1.UpdateHistory{done}},
 		"completed again": {
 			history: []*updatev1.UpdateHistory{
-				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at }),
+				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = StateCompleted, at }),
 			},
 			reached: Reached{Version: "1.0.0", Image: "a", Completed: true},
 			want: []*updatev1.UpdateHistory{
-				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at }),
+				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = StateCompleted, at }),
 			},
 		},
 		"what is completed stays so": {
@@ -137,7 +137,7 @@ func TestRecordKeepsItsPromises(t *testing.T) {
 func TestPruneTakesAPartialEntryWithinAMinorVersionBeforeOlderCompletedOnes(t *testing.T) {
 	var history []*updatev1.UpdateHistory
 	for i := range maxHistory + 1 {
-		state := stateCompleted
+		state := StateCompleted
 		if i == 90 {
 			state = statePartial
 		}
@@ -155,22 +155,49 @@ func TestPruneTakesAPartialEntryWithinAMinorVersionBeforeOlderCompletedOnes(t *t
 }
 
 func TestModeOf(t *testing.T) {
-	partial, done := entry(statePartial, "1.1.0", "b"), entry(stateCompleted, "1.0.0", "a")
+	partial, done := entry(statePartial, "1.1.0", "b"), entry(StateCompleted, "1.0.0", "a")
 	tests := map[string]struct {
 		history []*updatev1.UpdateHistory
 		image   string
 		want    Mode
+		more    bool // of it is being applied
 	}{
-		"nothing yet":              {nil, "a", Initializing},
-		"nothing complete":         {[]*updatev1.UpdateHistory{partial}, "b", Initializing},
-		"on the way":               {[]*updatev1.UpdateHistory{partial, done}, "b", Updating},
-		"reached":                  {[]*updatev1.UpdateHistory{done}, "a", Reconciling},
-		"another image is wanted":  {[]*updatev1.UpdateHistory{done}, "b", Updating},
-		"back to what was reached": {[]*updatev1.UpdateHistory{partial, done}, "a", Updating},
+		"nothing yet":              {nil, "a", Initializing, false},
+		"nothing complete":         {[]*updatev1.UpdateHistory{partial}, "b", Initializing, false},
+		"on the way":               {[]*updatev1.UpdateHistory{partial, done}, "b", Updating, false},
+		"reached":                  {[]*updatev1.UpdateHistory{done}, "a", Reconciling, false},
+		"reached, but for more":    {[]*updatev1.UpdateHistory{done}, "a", Updating, true},
+		"another image is wanted":  {[]*updatev1.UpdateHistory{done}, "b", Updating, false},
+		"back to what was reached": {[]*updatev1.UpdateHistory{partial, done}, "a", Updating, false},
 	}
 	for name, tt := range tests {
-		if got := ModeOf(tt.history, tt.image); got != tt.want {
+		st := &updatev1.ClusterVersionStatus{History: tt.history}
+		if tt.more {
+			st.Progress = &updatev1.UpdateProgress{}
+		}
+		if got := ModeOf(st, tt.image); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+func TestKept(t *testing.T) {
+	partial, c := entry(statePartial, "1.1.0", "r@b"), entry(StateCompleted, "1.2.0", "r@c")
+	a := entry(StateCompleted, "1.0.0", "mirror/r@a")
+	tests := map[string]struct {
+		present string
+		history []*updatev1.UpdateHistory
+		want    []string
+	}{
+		"the first release":          {"r@a", []*updatev1.UpdateHistory{entry(statePartial, "1.0.0", "r@a")}, []string{"a"}},
+		"during an update":           {"r@b", []*updatev1.UpdateHistory{partial, a}, []string{"b", "a"}},
+		"after it":                   {"r@c", []*updatev1.UpdateHistory{c, partial, a}, []string{"c", "a"}},
+		"back, by another name":      {"r@a", []*updatev1.UpdateHistory{a, c, a}, []string{"a", "c"}},
+		"a cluster without a digest": {"", []*updatev1.UpdateHistory{a}, []string{"a"}},
+	}
+	for name, tt := range tests {
+		if got := Kept(tt.present, tt.history); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 }

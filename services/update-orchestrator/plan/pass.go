@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -25,6 +26,9 @@ const (
 	// next pass is the one that tries it again.
 	waitAfterFailure = 5 * time.Second
 
+	// lookAgain is the pause before it is looked again whether what is removed has gone.
+	lookAgain = time.Second
+
 	// watchAgain is the pause before a workload is watched again after its watch broke.
 	watchAgain = time.Second
 )
@@ -35,11 +39,19 @@ const applyFailed = "UpdatePayloadFailed"
 // Manifest is a manifest of a release, as far as its application depends on it.
 type Manifest struct {
 	ID        string // unique in a release
-	File      string
+	File      string // empty for what is no manifest
 	Object    *metav1.ObjectReference
 	Operator  string                     // name of the cluster operator that it describes and that is waited for; or empty
 	Operands  []*updatev1.OperandVersion // that the operator must report
 	Unmanaged bool                       // the cluster wants its object to be left alone
+	Job       bool                       // it is a Job: nothing passes its file, and it runs once for a release
+	Ran       bool                       // the Job ran for this release
+	Leftover  bool                       // no manifest, but an object that the release lacks: it is removed
+}
+
+// skipped reports whether nothing is done with a manifest: Jobs run in updates alone, and once.
+func (m *Manifest) skipped(mode Mode) bool {
+	return m.Unmanaged || m.Job && (m.Ran || mode == Reconciling)
 }
 
 // title names the object of a manifest for people.
@@ -100,6 +112,8 @@ type PassView struct {
 	Mode      Mode
 	Files     []string               // of manifests, in load order
 	Manifests map[string][]*Manifest // by file; those of a file in load order
+	Leftovers []*Manifest            // what is removed once everything is applied
+	Nodes     *Manifest              // the operator of the nodes' configuration, which is waited for last; nil for none
 	Before    int                    // manifests that were reached before: a pass that begins again does not count down
 	Failures  map[string]Failure     // of the last pass, by ID; each stays until its manifest succeeds
 	Sightings Sightings              // changed by the pass while it lasts
@@ -145,6 +159,14 @@ type task struct {
 	refusals  int       // in a row
 }
 
+// call is what brings the manifest to where it belongs.
+func (e *task) call() Action {
+	if e.Leftover {
+		return Action{Verb: Remove, Manifest: e.Manifest}
+	}
+	return Action{Verb: Apply, Manifest: e.Manifest}
+}
+
 // state is what is done with a manifest.
 type state int
 
@@ -160,6 +182,7 @@ const (
 // What an Action of a pass does.
 const (
 	Apply   = "Apply"   // apply Action.Manifest, then call Applied
+	Remove  = "Remove"  // remove the object of Action.Manifest, then call Applied
 	Follow  = "Follow"  // watch the workload of Action.Manifest until it is ready, then call Rolled or Broke
 	Publish = "Publish" // write Action.Run and Action.Progress into the status, then call Published
 )
@@ -188,8 +211,11 @@ func (p *Plan) wake(at time.Time) {
 // NewPass returns a pass that begins with its first Next.
 func NewPass(v PassView) *Pass {
 	p := &Pass{tasks: map[string]*task{}, sightings: v.Sightings}
-	total := 0
-	steps, _ := TaskGraph(v.Files, v.Mode)
+	total, jobs := 0, map[string]bool{}
+	for file, list := range v.Manifests {
+		jobs[file] = slices.ContainsFunc(list, func(m *Manifest) bool { return m.Job })
+	}
+	steps, _ := TaskGraph(v.Files, jobs, v.Mode)
 	for _, s := range steps {
 		run := &stepRun{}
 		for _, c := range s.Chains {
@@ -210,8 +236,34 @@ func NewPass(v PassView) *Pass {
 	for _, list := range v.Manifests {
 		total += len(list)
 	}
+	if v.Mode == Updating {
+		p.steps = append(p.steps, lastSteps(v)...)
+	}
 	p.track = newTrack(Run{Version: v.Version, Mode: v.Mode, Done: min(v.Before, total), Total: total}, v.Failures)
 	return p
+}
+
+// lastSteps are what an update does when everything is applied: it removes what the release lacks, all at once, and
+// then waits for the nodes. Source: seed 001, "until the entire control plane is updated".
+func lastSteps(v PassView) (out []*stepRun) {
+	alone := func(run *stepRun, m *Manifest) {
+		chain := &chainRun{step: run}
+		chain.tasks = []*task{{Manifest: m, chain: chain}}
+		run.chains = append(run.chains, chain)
+	}
+	if len(v.Leftovers) > 0 {
+		run := &stepRun{}
+		for _, m := range v.Leftovers {
+			alone(run, m)
+		}
+		out = append(out, run)
+	}
+	if v.Nodes != nil {
+		run := &stepRun{}
+		alone(run, v.Nodes)
+		out = append(out, run)
+	}
+	return out
 }
 
 // Completed reports whether everything was applied.
@@ -287,12 +339,12 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 			if !e.announces {
 				p.begin(e.Manifest)
 			}
-			if e.Unmanaged {
+			if e.skipped(p.start.Mode) {
 				p.ended(e)
 				continue
 			}
 			e.state, e.began = applying, now
-			out.Do = append(out.Do, Action{Verb: Apply, Manifest: e.Manifest})
+			out.Do = append(out.Do, e.call())
 			return
 		case refused:
 			if now.Before(e.again) {
@@ -300,7 +352,7 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 				return
 			}
 			e.state = applying
-			out.Do = append(out.Do, Action{Verb: Apply, Manifest: e.Manifest})
+			out.Do = append(out.Do, e.call())
 			return
 		case awaiting:
 			g := p.sightings.Gate(e.Manifest, operator(e.Operator), p.start.Mode, now)
@@ -364,9 +416,10 @@ type Outcome struct {
 	Problem  string // why it could not be applied; empty if it was
 	Passing  bool   // the problem may go away by itself
 	RollsOut bool   // the object is a workload that is waited for; see RollsOut
+	Leaving  string // what an object that is removed still waits for; empty once it is gone
 }
 
-// Applied takes in what came of an Apply.
+// Applied takes in what came of an Apply or a Remove.
 func (p *Pass) Applied(id string, o Outcome, now time.Time) {
 	e := p.under(id, applying)
 	switch {
@@ -377,6 +430,10 @@ func (p *Pass) Applied(id string, o Outcome, now time.Time) {
 		p.gate(e.Manifest, p.held(e.Manifest, "must be taken up by its service", o.Problem, now))
 	case o.Problem != "":
 		p.failed(e, o.Problem, now)
+	case o.Leaving != "":
+		e.state, e.again = refused, now.Add(lookAgain)
+		e.refusals++
+		p.gate(e.Manifest, p.held(e.Manifest, "must be gone", o.Leaving, now))
 	default:
 		p.applied(e, o.RollsOut)
 	}
@@ -390,10 +447,10 @@ func (p *Pass) applied(e *task, rollsOut bool) {
 	switch {
 	case e.announces:
 		p.ended(e)
-	case e.Operator != "":
-		e.state = awaiting
 	case rollsOut && p.start.Mode != Reconciling:
 		e.state = unwatched
+	case e.Operator != "":
+		e.state = awaiting
 	default:
 		p.ended(e)
 	}
@@ -405,10 +462,14 @@ func (p *Pass) failed(e *task, problem string, now time.Time) {
 	if s := e.chain.step; s.failedAt.IsZero() {
 		s.failedAt = now
 	}
-	p.fail(e.Manifest, Failure{
-		Reason: applyFailed, Name: e.Object.GetName(),
-		Message: fmt.Sprintf("Could not update %s (%s): %s", e.title(), e.File, problem),
-	})
+	message := fmt.Sprintf("Could not update %s (%s): %s", e.title(), e.File, problem)
+	switch {
+	case e.Leftover:
+		message = fmt.Sprintf("Could not remove %s, which the release lacks: %s", e.title(), problem)
+	case e.File == "":
+		message = fmt.Sprintf("Could not wait for %s: %s", e.title(), problem)
+	}
+	p.fail(e.Manifest, Failure{Reason: applyFailed, Name: e.Object.GetName(), Message: message})
 }
 
 // Rolled takes in how far the workload of a manifest has come. Its Follow ends when it is ready.
@@ -419,7 +480,9 @@ func (p *Pass) Rolled(id string, r Rollout, now time.Time) {
 	case r.Ready:
 		p.gate(e.Manifest, Gate{})
 		p.sightings.forget(e.Manifest)
-		p.ended(e)
+		if e.state = awaiting; e.Operator == "" || r.Missing {
+			p.ended(e)
+		}
 	default:
 		p.gate(e.Manifest, p.rolling(e.Manifest, r, now))
 	}
@@ -457,7 +520,8 @@ func (p *Pass) held(m *Manifest, fact, problem string, now time.Time) Gate {
 // rolling is the gate of a workload that is not ready.
 func (p *Pass) rolling(m *Manifest, r Rollout, now time.Time) Gate {
 	g := Gate{
-		Effect: Wait, Operator: m.title(), Reason: r.Reason, Message: fmt.Sprintf("%s: %s", m.title(), r.Observed),
+		Effect: Wait, Operator: cmp.Or(m.Operator, m.title()), Reason: r.Reason, Message: fmt.Sprintf("%s: %s", m.title(),
+			r.Observed),
 		Wait: p.wait(m, fmt.Sprintf("%s: %s.", m.title(), r.Fact), r.Observed, now),
 	}
 	if r.Failed {

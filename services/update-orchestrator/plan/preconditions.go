@@ -17,6 +17,14 @@ const (
 	preconditionGiantHop    = "ClusterVersionGiantHop"
 	preconditionUpgradeable = "ClusterVersionUpgradeable"
 	preconditionRecommended = "ClusterVersionRecommendedUpdate"
+	preconditionTrust       = "ClusterVersionVerificationKeys"
+	preconditionSnapshot    = "ClusterVersionSnapshot"
+)
+
+// Reasons of Upgradeable=False that are no operator's.
+const (
+	versionUpdating  = "ClusterVersionUpdating"
+	versionOverrides = "ClusterVersionOverrides"
 )
 
 // Finding is what one precondition says against an update.
@@ -32,15 +40,23 @@ func (f Finding) String() string {
 
 // Verdict is what all preconditions together say. The zero Verdict has no objection.
 type Verdict struct {
+	Refusing []Finding // cannot be waived: what they warn of could not be undone by another update
 	Blocking []Finding
 	Warnings []Finding
 }
 
 // Decide says whether an update may go on. blocked is why not (reason UpgradePreconditionCheckFailed), empty if it may;
-// accepted is what goes to the history as accepted risks then. With force nothing blocks.
-func (v Verdict) Decide(force bool) (blocked, accepted string) {
-	var texts []string
-	for _, f := range slices.Concat(v.Blocking, v.Warnings) {
+// accepted is what goes to the history as accepted risks then.
+func (v Verdict) Decide(w Waivers) (blocked, accepted string) {
+	var texts, open, waived []string
+	for _, f := range v.Blocking {
+		if text, ok := w.Of(f.Name); !ok {
+			open = append(open, f.Name)
+		} else if !slices.Contains(waived, text) {
+			waived = append(waived, text)
+		}
+	}
+	for _, f := range slices.Concat(v.Refusing, v.Blocking, v.Warnings) {
 		texts = append(texts, f.String())
 	}
 	text := strings.Join(texts, "")
@@ -48,12 +64,14 @@ func (v Verdict) Decide(force bool) (blocked, accepted string) {
 		text = "Multiple precondition checks failed:\n* " + strings.Join(texts, "\n* ")
 	}
 	switch {
-	case len(v.Blocking) == 0:
-		return "", text
-	case force:
-		return "", "Forced through blocking failures: " + text
+	case len(v.Refusing) > 0:
+		return text, ""
+	case len(open) > 0:
+		return text + "\n" + hint(open), ""
+	case len(waived) > 0:
+		return "", fmt.Sprintf("Forced through blocking failures (%s): %s", strings.Join(waived, ", "), text)
 	}
-	return text, ""
+	return "", text
 }
 
 func (v *Verdict) block(name, reason, format string, args ...any) {
@@ -78,7 +96,7 @@ func Preconditions(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReferenc
 		v.warn(preconditionRollback, invalidCurrentVersion, "The current version %q is no semantic version.",
 			cv.GetStatus().GetDesired().GetVersion())
 	} else {
-		v.rollback(cv, from, to)
+		v.rollback(cv, target, from, to)
 		v.giantHop(from, to)
 		v.upgradeable(cv, from, to)
 	}
@@ -86,38 +104,63 @@ func Preconditions(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReferenc
 	return v
 }
 
+// WithTrust adds what is wrong with the keys and stores that a release brings for the verification of the update after
+// it; fault is nil if nothing is. It cannot be waived: the signature of the next update would have to be waived too,
+// and so on.
+func (v Verdict) WithTrust(fault error) Verdict {
+	if fault != nil {
+		v.Refusing = append(slices.Clone(v.Refusing), Finding{
+			preconditionTrust, "UnusableTrust",
+			fmt.Sprintf("%v. No later update could be verified, so this cannot be waived.", fault),
+		})
+	}
+	return v
+}
+
 func sameMinor(a, b *semver.Version) bool { return a.Major() == b.Major() && a.Minor() == b.Minor() }
 
-// rollback refuses to go back, except to the release before this one if it is of the same minor version.
-func (v *Verdict) rollback(cv *updatev1.ClusterVersion, from, to *semver.Version) {
+// rollback refuses to go back, except to the very release before this one, if it is of the same minor version or the
+// update from it was not completed.
+func (v *Verdict) rollback(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, from, to *semver.Version) {
 	if !to.LessThan(from) {
 		return
 	}
 	before := previous(cv)
-	if before != nil && before.Equal(to) && sameMinor(from, to) {
+	switch {
+	case SameImage(before.GetImage(), target.GetImage()) && sameMinor(from, to):
+		return
+	case Aborts(cv, target.GetImage()):
+		v.warn(preconditionRollback, "UpdateAborted", "The update from %s to %s was not completed. What %s has changed in "+
+			"stored data stays, and %s may not know it.", to, from, from, to)
 		return
 	}
 	last := "there is none"
 	if before != nil {
-		last = "it is " + before.String()
+		last = fmt.Sprintf("it is %s, %s", before.GetVersion(), before.GetImage())
 	}
 	v.block(preconditionRollback, "LowDesiredVersion",
-		"%s is less than the current target %s; the only way back is to the previous version within the same minor version (%s).", to, from, last)
+		"%s is less than the current target %s; the only way back is to the previous release, within the same minor version "+
+			"or while the update from it is not completed (%s).", to, from, last)
 }
 
-// previous returns the version of the newest history entry that differs from the current one, also of a partial one.
-func previous(cv *updatev1.ClusterVersion) *semver.Version {
+// previous returns the newest history entry that differs from the current one, also a partial one; nil if there is
+// none.
+func previous(cv *updatev1.ClusterVersion) *updatev1.UpdateHistory {
 	desired := cv.GetStatus().GetDesired()
 	for _, h := range cv.GetStatus().GetHistory() {
-		if h.GetVersion() == desired.GetVersion() && h.GetImage() == desired.GetImage() {
-			continue
+		if h.GetVersion() != desired.GetVersion() || h.GetImage() != desired.GetImage() {
+			return h
 		}
-		if p, err := semver.StrictNewVersion(h.GetVersion()); err == nil {
-			return p
-		}
-		return nil
 	}
 	return nil
+}
+
+// Aborts reports whether an image is that of the release that was completed last, while the cluster is on its way to
+// another one.
+func Aborts(cv *updatev1.ClusterVersion, image string) bool {
+	history := cv.GetStatus().GetHistory()
+	i := slices.IndexFunc(history, completed)
+	return updating(cv) && i > 0 && SameImage(history[i].GetImage(), image)
 }
 
 // bridge is the one pair of major versions between which an update leads: the last of the fourth and the first of the
@@ -137,7 +180,8 @@ func (v *Verdict) giantHop(from, to *semver.Version) {
 	}
 }
 
-// upgradeable lets the condition Upgradeable=False hold back minor and major updates, not patches.
+// upgradeable lets the condition Upgradeable=False hold back minor and major updates. Patches are warned of what
+// operators object to.
 func (v *Verdict) upgradeable(cv *updatev1.ClusterVersion, from, to *semver.Version) {
 	c := Find(cv.GetStatus().GetConditions(), Upgradeable)
 	switch {
@@ -146,6 +190,9 @@ func (v *Verdict) upgradeable(cv *updatev1.ClusterVersion, from, to *semver.Vers
 		v.block(preconditionUpgradeable, c.GetReason(), "%s", c.GetMessage())
 	case sameMinor(from, to):
 		v.patch(cv, from, to)
+		if r := c.GetReason(); to.GreaterThan(from) && r != versionUpdating && r != versionOverrides {
+			v.warn(preconditionUpgradeable, c.GetReason(), "%s", c.GetMessage())
+		}
 	}
 }
 
@@ -218,13 +265,13 @@ func UpgradeableCondition(cv *updatev1.ClusterVersion, operators []*updatev1.Clu
 	type objection struct{ reason, message string }
 	var all []objection
 	if updating(cv) {
-		all = append(all, objection{"ClusterVersionUpdating", fmt.Sprintf("An update to %s is in progress.",
+		all = append(all, objection{versionUpdating, fmt.Sprintf("An update to %s is in progress.",
 			cv.GetStatus().GetDesired().GetVersion())})
 	}
 	if overridden(cv) {
 		all = append(all,
 			objection{
-				"ClusterVersionOverrides",
+				versionOverrides,
 				"Disabling ownership by overrides keeps objects from being updated: remove them from spec.overrides.",
 			})
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -61,7 +62,24 @@ func TestPreconditions(t *testing.T) {
 		"back to another minor version, although it was the previous one": {
 			target: release("0.9.0", "r@sha256:9"), blocks: "LowDesiredVersion", warnings: "UnknownUpdate",
 			change: func(cv *updatev1.ClusterVersion) {
-				cv.Status.History[1] = entry(stateCompleted, "0.9.0", "r@sha256:9")
+				cv.Status.History[1] = entry(StateCompleted, "0.9.0", "r@sha256:9")
+			},
+		},
+		"back to the previous patch by its version, but another image": {
+			target: release("1.0.0", "r@sha256:9"), blocks: "LowDesiredVersion", warnings: "UnknownUpdate",
+		},
+		"back to another minor version, from an update that was not completed": {
+			target: release("0.9.0", "r@sha256:9"), warnings: "UpdateAborted UnknownUpdate",
+			change: func(cv *updatev1.ClusterVersion) {
+				cv.Status.History[0].State = statePartial
+				cv.Status.History[1] = entry(StateCompleted, "0.9.0", "r@sha256:9")
+			},
+		},
+		"back beyond the release that was completed last": {
+			target: release("0.9.0", "r@sha256:8"), blocks: "LowDesiredVersion", warnings: "UnknownUpdate",
+			change: func(cv *updatev1.ClusterVersion) {
+				cv.Status.History[0].State = statePartial
+				cv.Status.History = append(cv.Status.History, entry(StateCompleted, "0.9.0", "r@sha256:8"))
 			},
 		},
 		"two minor versions at once": {
@@ -87,7 +105,7 @@ func TestPreconditions(t *testing.T) {
 			change: func(cv *updatev1.ClusterVersion) { cv.Status.Conditions = []*metav1.Condition{notUpgradeable} },
 		},
 		"a patch while an operator objects": {
-			target: release("1.0.3", "r@sha256:b"),
+			target: release("1.0.3", "r@sha256:b"), warnings: "ClusterOperatorUpgradeable-dns",
 			change: func(cv *updatev1.ClusterVersion) { cv.Status.Conditions = []*metav1.Condition{notUpgradeable} },
 		},
 		"a patch while an object is unmanaged": {
@@ -103,7 +121,7 @@ func TestPreconditions(t *testing.T) {
 				cv.Status.Desired = release("1.2.0", "r@sha256:2")
 				cv.Status.History = []*updatev1.UpdateHistory{
 					entry(statePartial, "1.2.0", "r@sha256:2"),
-					entry(stateCompleted, "1.1.0", "r@sha256:9"),
+					entry(StateCompleted, "1.1.0", "r@sha256:9"),
 				}
 				cv.Status.Conditions = []*metav1.Condition{UpgradeableCondition(cv, nil)}
 			},
@@ -113,7 +131,7 @@ func TestPreconditions(t *testing.T) {
 			change: func(cv *updatev1.ClusterVersion) {
 				cv.Status.History = []*updatev1.UpdateHistory{
 					entry(statePartial, "1.0.1", "r@sha256:1"),
-					entry(stateCompleted, "0.9.0", "r@sha256:9"),
+					entry(StateCompleted, "0.9.0", "r@sha256:9"),
 				}
 				cv.Status.Conditions = []*metav1.Condition{UpgradeableCondition(cv, nil)}
 			},
@@ -137,36 +155,137 @@ func TestPreconditions(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	a, b := Finding{"A", "RA", "ma"}, Finding{"B", "RB", "mb"}
-	const textA, both = `Precondition "A" failed because of "RA": ma`, "Multiple precondition checks failed:\n* " +
-		`Precondition "A" failed because of "RA": ma` + "\n* " + `Precondition "B" failed because of "RB": mb`
+	hop, old := Finding{preconditionGiantHop, "RA", "ma"}, Finding{preconditionRollback, "RB", "mb"}
+	warning := Finding{"A", "RC", "mc"}
+	const (
+		hopText     = `Precondition "ClusterVersionGiantHop" failed because of "RA": ma`
+		oldText     = `Precondition "ClusterVersionRollback" failed because of "RB": mb`
+		warningText = `Precondition "A" failed because of "RC": mc`
+		both        = "Multiple precondition checks failed:\n* " + hopText + "\n* " + oldText
+		warned      = "Multiple precondition checks failed:\n* " + hopText + "\n* " + warningText
+		trust       = `Precondition "ClusterVersionVerificationKeys" failed because of "UnusableTrust": bad. ` +
+			"No later update could be verified, so this cannot be waived."
+		way = "\nTo update all the same: "
+	)
+	force := &updatev1.DesiredUpdate{Force: proto.Bool(true)}
+	by := func(names ...string) *updatev1.DesiredUpdate {
+		d := &updatev1.DesiredUpdate{}
+		for _, n := range names {
+			d.Waive = append(d.Waive, &updatev1.WaivedCheck{Name: n, Reason: "for " + n[:1]})
+		}
+		return d
+	}
 	tests := map[string]struct {
 		verdict           Verdict
-		force             bool
+		waive             *updatev1.DesiredUpdate
 		blocked, accepted string
 	}{
 		"nothing":               {},
-		"nothing, with force":   {force: true},
-		"a warning":             {verdict: Verdict{Warnings: []Finding{a}}, accepted: textA},
-		"a warning, with force": {verdict: Verdict{Warnings: []Finding{a}}, force: true, accepted: textA},
-		"a block":               {verdict: Verdict{Blocking: []Finding{a}}, blocked: textA},
-		"a block and a warning": {verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, blocked: both},
-		"both, and force": {
-			verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, force: true,
-			accepted: "Forced through blocking failures: " + both,
+		"nothing, with force":   {waive: force},
+		"a warning":             {verdict: Verdict{Warnings: []Finding{warning}}, accepted: warningText},
+		"a warning, with force": {verdict: Verdict{Warnings: []Finding{warning}}, waive: force, accepted: warningText},
+		"a block": {
+			verdict: Verdict{Blocking: []Finding{hop}},
+			blocked: hopText + way + "--waive ClusterVersionGiantHop=REASON",
 		},
-		"a block alone by force": {
-			verdict: Verdict{Blocking: []Finding{a}}, force: true,
-			accepted: "Forced through blocking failures: " + textA,
+		"a block and a warning": {
+			verdict: Verdict{Blocking: []Finding{hop}, Warnings: []Finding{warning}},
+			blocked: warned + way + "--waive ClusterVersionGiantHop=REASON",
+		},
+		"both, and force": {
+			verdict: Verdict{Blocking: []Finding{hop}, Warnings: []Finding{warning}}, waive: force,
+			accepted: "Forced through blocking failures (the update is forced): " + warned,
+		},
+		"force does not lead to an older release": {
+			verdict: Verdict{Blocking: []Finding{hop, old}}, waive: force,
+			blocked: both + way + "--waive ClusterVersionRollback=REASON",
+		},
+		"one of two by name": {
+			verdict: Verdict{Blocking: []Finding{hop, old}}, waive: by(preconditionRollback),
+			blocked: both + way + "--waive ClusterVersionGiantHop=REASON",
+		},
+		"each by name": {
+			verdict: Verdict{Blocking: []Finding{hop, old}}, waive: by(preconditionRollback, preconditionGiantHop),
+			accepted: `Forced through blocking failures (ClusterVersionGiantHop is waived: "for C", ` +
+				`ClusterVersionRollback is waived: "for C"): ` + both,
+		},
+		"the signature is another check": {
+			verdict: Verdict{Blocking: []Finding{old}}, waive: by(VerifyPayload),
+			blocked: oldText + way + "--waive ClusterVersionRollback=REASON",
+		},
+		"a check twice": {
+			verdict: Verdict{Blocking: []Finding{old, old}},
+			blocked: "Multiple precondition checks failed:\n* " + oldText + "\n* " + oldText + way +
+				"--waive ClusterVersionRollback=REASON",
+		},
+		"no trust":           {verdict: Verdict{}.WithTrust(nil)},
+		"bad trust":          {verdict: Verdict{}.WithTrust(errors.New("bad")), blocked: trust},
+		"bad trust by force": {verdict: Verdict{}.WithTrust(errors.New("bad")), waive: force, blocked: trust},
+		"bad trust by name": {
+			verdict: Verdict{}.WithTrust(errors.New("bad")), waive: by(preconditionTrust), blocked: trust,
+		},
+		"bad trust and a block by force": {
+			verdict: Verdict{Blocking: []Finding{hop}}.WithTrust(errors.New("bad")), waive: force,
+			blocked: "Multiple precondition checks failed:\n* " + trust + "\n* " + hopText,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			blocked, accepted := tt.verdict.Decide(tt.force)
+			blocked, accepted := tt.verdict.Decide(WaiversOf(tt.waive))
 			if diff := cmp.Diff([]string{tt.blocked, tt.accepted}, []string{blocked, accepted}); diff != "" {
 				t.Errorf("blocked, accepted (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestCarried(t *testing.T) {
+	waived := func(version, reason string, force bool) *updatev1.DesiredUpdate {
+		return &updatev1.DesiredUpdate{
+			Version: &version, Force: &force, Waive: []*updatev1.WaivedCheck{{Name: VerifyPayload, Reason: reason}},
+			AcceptRisks: []*updatev1.AcceptedRisk{{Name: "R" + reason}},
+		}
+	}
+	tests := map[string]struct {
+		before, now *updatev1.DesiredUpdate
+		want        string
+	}{
+		"none":            {},
+		"the first":       {nil, waived("1", "r", true), ""},
+		"the same update": {waived("1", "r", true), waived("1", "r", true), ""},
+		"another update": {
+			waived("1", "r", true), waived("2", "r", true),
+			"VerifyPayload, the risk Rr, what force waives",
+		},
+		"with a reason of its own": {waived("1", "r", false), waived("2", "s", true), ""},
+		"accepted before it was asked for": {
+			&updatev1.DesiredUpdate{AcceptRisks: waived("1", "r", false).GetAcceptRisks()}, waived("1", "r", false), "",
+		},
+		"none any more": {waived("1", "r", true), nil, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, got, _ := strings.Cut(Carried(tt.before, tt.now), "before: "); got != tt.want {
+				t.Errorf("Carried = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestUnverified(t *testing.T) {
+	fault := errors.New("no signature")
+	for _, d := range []*updatev1.DesiredUpdate{nil, {Force: proto.Bool(true)}, {Waive: []*updatev1.WaivedCheck{
+		{Name: preconditionRollback, Reason: "r"},
+	}}} {
+		if blocked, accepted := WaiversOf(d).Unverified("1.0", fault); accepted != "" ||
+			blocked != "no signature. To update all the same: --waive VerifyPayload=REASON" {
+			t.Errorf("%v: %q, %q", d, blocked, accepted)
+		}
+	}
+	d := &updatev1.DesiredUpdate{Waive: []*updatev1.WaivedCheck{{Name: VerifyPayload, Reason: "built here"}}}
+	if blocked, accepted := WaiversOf(d).Unverified("1.0", fault); blocked != "" ||
+		accepted != `Target release 1.0 cannot be verified, but VerifyPayload is waived: "built here": no signature` {
+		t.Errorf("%q, %q", blocked, accepted)
 	}
 }
 

@@ -15,9 +15,11 @@ const (
 	degradedFor    = 40 * time.Minute // then a degraded operator is a failure
 	updatingFor    = 30 * time.Minute // then an operator is called slow
 	updatingNodes  = 90 * time.Minute // the same for machine-config, which restarts nodes
-	nodeOperator   = "machine-config"
 	multipleErrors = "MultipleErrors"
 )
+
+// NodeOperator is the cluster operator of the nodes' configuration.
+const NodeOperator = "machine-config"
 
 // Failure is a manifest that could not be applied.
 type Failure struct {
@@ -106,7 +108,7 @@ func (r Run) failing(now time.Time) (c *metav1.Condition, why string) {
 }
 
 func patience(operator string) time.Duration {
-	if operator == nodeOperator {
+	if operator == NodeOperator {
 		return updatingNodes
 	}
 	return updatingFor

@@ -28,9 +28,6 @@ const (
 	rulePromQL = "PromQL"
 )
 
-// noPromQL says why a rule with a query gives no answer.
-const noPromQL = "PromQL is not evaluated by this version"
-
 // reasonForm is what the reason of a condition may be.
 var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
@@ -48,6 +45,7 @@ func (q Query) assess(u *updatev1.ConditionalUpdate) (*updatev1.ConditionalUpdat
 	for _, risk := range u.GetRisks() {
 		risk = proto.CloneOf(risk)
 		risk.MatchingRules = slices.DeleteFunc(risk.MatchingRules, unusable)
+		risk.Outcomes, risk.Conditions = nil, nil // of the last outcome
 		applies, why := q.exposure(risk)
 		if applies == "" {
 			return nil, false
@@ -75,7 +73,9 @@ func unusable(rule *updatev1.ClusterCondition) bool {
 	return true
 }
 
-// exposure says whether a risk applies, and why that is not known. The status is empty if the risk has no rule.
+// exposure says whether a risk applies, and why that is not known. The status is empty if the risk has no rule. It
+// notes the outcomes of the rules in the risk: the first rule with a result decides. Source: the Cluster Version
+// Operator.
 func (q Query) exposure(risk *updatev1.ConditionalUpdateRisk) (status, why string) {
 	switch result, known := q.Results[risk.GetName()]; {
 	case known && (result == True || result == False):
@@ -85,12 +85,19 @@ func (q Query) exposure(risk *updatev1.ConditionalUpdateRisk) (status, why strin
 	case len(risk.GetMatchingRules()) == 0:
 		return "", ""
 	}
+	var failures []string
 	for _, rule := range risk.GetMatchingRules() {
-		if rule.GetType() == ruleAlways {
-			return True, ""
+		o := q.outcome(rule)
+		risk.Outcomes = append(risk.Outcomes, o)
+		if o.GetStatus() != Unknown {
+			return o.GetStatus(), ""
+		}
+		failures = append(failures, o.GetMessage())
+		if o.GetAttempted() == nil {
+			break // the next rules count only once this one has failed
 		}
 	}
-	return Unknown, noPromQL
+	return Unknown, strings.Join(failures, "; ")
 }
 
 func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why string,
@@ -121,6 +128,7 @@ func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why stri
 type opinion struct {
 	status, reason string
 	messages       []string
+	unjudged       []string // accepted risks of which it is not known whether they apply, and why
 }
 
 func newOpinion() opinion { return opinion{status: True, reason: notExposedToRisks} }
@@ -132,6 +140,9 @@ func (o *opinion) add(risk *updatev1.ConditionalUpdateRisk, applies, why string,
 	case accepted:
 		if o.reason == notExposedToRisks {
 			o.reason = allExposedRisksAccepted
+		}
+		if applies != True {
+			o.unjudged = append(o.unjudged, fmt.Sprintf("%s (%s)", risk.GetName(), why))
 		}
 	case applies == True:
 		o.status = False
@@ -163,11 +174,17 @@ func (o *opinion) because(reason string) {
 }
 
 func (o *opinion) text() string {
+	messages := o.messages
 	switch o.reason {
 	case notExposedToRisks:
 		return "The update is recommended, because none of the conditional update risks apply to this cluster."
 	case allExposedRisksAccepted:
-		return "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted."
+		messages = []string{"The update is recommended, because each conditional update risk either does not apply to " +
+			"this cluster or is accepted."}
 	}
-	return strings.Join(o.messages, "\n\n")
+	if len(o.unjudged) > 0 {
+		messages = append(messages, "Accepted without an evaluation of whether they apply: "+
+			strings.Join(o.unjudged, ", ")+".")
+	}
+	return strings.Join(messages, "\n\n")
 }

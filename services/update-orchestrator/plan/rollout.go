@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -11,6 +12,7 @@ import (
 // Rollout is how far a workload has come.
 type Rollout struct {
 	Ready    bool
+	Missing  bool   // there are no nodes to wait for, so that their operator does not say a version either
 	Failed   bool   // it will not become ready by itself
 	Reason   string // WorkloadNotAvailable or WorkloadNotProgressing; empty if it is ready
 	Fact     string // what must become true
@@ -18,12 +20,12 @@ type Rollout struct {
 }
 
 // RollsOut reports whether an object that was just applied is waited for: jobs, and workloads that are renewed. What is
-// made for the first time is not waited for: it may need what comes later.
+// made for the first time is not waited for: it may need what comes later. Source: the Cluster Version Operator.
 func RollsOut(o object.Object) bool {
 	switch o.(type) {
 	case *schedulingv1.Job:
 		return true
-	case *schedulingv1.Deployment, *schedulingv1.DaemonSet:
+	case *schedulingv1.Deployment, *schedulingv1.DaemonSet, *schedulingv1.StatefulSet:
 		return o.GetMetadata().GetGeneration() > 1
 	}
 	return false
@@ -42,7 +44,8 @@ func RolloutOf(o object.Object) Rollout {
 			seen:    st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
 			want:    want,
 			updated: st.GetUpdatedReplicas(), available: st.GetAvailableReplicas(), total: st.GetReplicas(),
-			stuck: object.FindCondition(st.GetConditions(), "Progressing"),
+			stuck:  object.FindCondition(st.GetConditions(), "Progressing"),
+			paused: w.GetSpec().GetPaused(),
 		})
 	case *schedulingv1.DaemonSet:
 		st := w.GetStatus()
@@ -50,17 +53,41 @@ func RolloutOf(o object.Object) Rollout {
 		return pods(rolled{
 			seen: st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
 			want: want, updated: st.GetUpdatedNumberScheduled(), available: st.GetNumberAvailable(), total: want,
+			manual: w.GetSpec().GetUpdateStrategy().GetType() == onDelete,
 		})
+	case *schedulingv1.StatefulSet:
+		return statefulSet(w)
 	case *schedulingv1.Job:
 		return job(w)
 	}
 	return Rollout{Ready: true}
 }
 
+// onDelete is the update strategy of workloads whose pods are renewed when people delete them.
+const onDelete = "OnDelete"
+
 type rolled struct {
 	seen                            bool // the status speaks of the present generation
 	want, updated, available, total int32
+	kept                            int32 // pods that are to stay as they are
+	manual                          bool  // pods are renewed when people delete them, so that no new ones are waited for
+	paused                          bool
 	stuck                           *metav1.Condition
+}
+
+func statefulSet(w *schedulingv1.StatefulSet) Rollout {
+	want := int32(1) // what a stateful set without a number has
+	if w.GetSpec() != nil && w.GetSpec().Replicas != nil {
+		want = w.GetSpec().GetReplicas()
+	}
+	strategy, st := w.GetSpec().GetUpdateStrategy().GetFields(), w.GetStatus()
+	partition := strategy["rollingUpdate"].GetStructValue().GetFields()["partition"].GetNumberValue()
+	return pods(rolled{
+		seen: st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
+		want: want, updated: st.GetUpdatedReplicas(), available: st.GetAvailableReplicas(), total: st.GetReplicas(),
+		kept: min(int32(partition)-w.GetSpec().GetOrdinals().GetStart(), want), manual: strategy["type"].GetStringValue() ==
+			onDelete,
+	})
 }
 
 func pods(r rolled) Rollout {
@@ -68,10 +95,13 @@ func pods(r rolled) Rollout {
 		Reason: "WorkloadNotAvailable", Fact: "all pods are of the new template and available",
 		Observed: fmt.Sprintf("%d of %d pods updated, %d available", r.updated, r.want, r.available),
 	}
+	if r.paused {
+		s.Observed += ": it is paused"
+	}
 	switch {
 	case !r.seen:
 		s.Observed = "the change has not been taken up yet"
-	case r.updated >= r.want && r.available >= r.want && r.total <= r.want:
+	case (r.manual || r.updated >= r.want-max(r.kept, 0)) && r.available >= r.want && r.total <= r.want:
 		return Rollout{Ready: true}
 	case r.stuck.GetStatus() == "False":
 		s.Failed, s.Reason = true, "WorkloadNotProgressing"
@@ -87,9 +117,38 @@ func job(j *schedulingv1.Job) Rollout {
 	case object.IsTrue(st.GetConditions(), "Complete"):
 		return Rollout{Ready: true}
 	case failed.GetStatus() == "True":
-		s.Failed, s.Reason, s.Observed = true, "WorkloadNotProgressing", "the job failed: "+failed.GetMessage()
+		s.Failed, s.Reason, s.Observed = true, "WorkloadNotProgressing", "the job failed: "+failed.GetMessage()+
+			"; once it is deleted, it runs again"
 	default:
 		s.Observed = fmt.Sprintf("%d pods active, %d succeeded, %d failed", st.GetActive(), st.GetSucceeded(), st.GetFailed())
+	}
+	return s
+}
+
+// ControlPlane says how far the nodes of the control plane have come. rendered is the name of what their machine
+// configurations make together now; failure is why nothing could be made of them.
+func ControlPlane(pool *configv1.MachineConfigPool, rendered, failure string) Rollout {
+	st := pool.GetStatus()
+	updated := object.FindCondition(st.GetConditions(), "Updated")
+	s := Rollout{
+		Reason: "ControlPlaneNotUpdated", Fact: "all nodes of the control plane have the configuration of the release",
+		Observed: updated.GetMessage(),
+	}
+	target := pool.GetSpec().GetConfiguration().GetName()
+	switch degraded := object.FindCondition(st.GetConditions(), "Degraded"); {
+	case failure != "":
+		s.Failed, s.Reason, s.Observed = true, "ControlPlaneDegraded", failure
+	case target != rendered:
+		s.Observed = "the pool " + pool.GetMetadata().GetName() + " has not taken up the configuration " + rendered + " yet"
+		if pool.GetSpec().GetPaused() {
+			s.Observed += ": it is paused"
+		}
+	case st.GetObservedGeneration() < pool.GetMetadata().GetGeneration():
+		s.Observed = "the change has not been taken up yet"
+	case updated.GetStatus() == True && st.GetConfiguration().GetName() == target:
+		return Rollout{Ready: true}
+	case degraded.GetStatus() == True:
+		s.Reason, s.Observed = "ControlPlaneDegraded", degraded.GetMessage()
 	}
 	return s
 }

@@ -23,10 +23,13 @@ const tick = 100 * time.Millisecond
 //	operator=1.1.0    a cluster operator that has to report that version
 //	rolls             a workload that is waited for
 //	unmanaged         the cluster wants it to be left alone
+//	leftover          no manifest, but an object that the release lacks; its file is "-"
+//	nodes             the configuration of the nodes, which is waited for last; its file is "-"
 //
 // "again" begins the next pass over them, which is due after the one before. What happens is one of these, a line each:
 //
 //	refuses NAME text, rejects NAME text, takes NAME      the owner says that it cannot now, or that it never will
+//	leaves NAME text                                      its removal has begun, and waits for that
 //	slow NAME 30s                                         its owner answers after that time
 //	operator NAME 1.1.0, degraded NAME, gone NAME         gone: the operator or workload is deleted
 //	rolled NAME, stuck NAME text, hidden NAME text        hidden: its watch ends with that text
@@ -82,6 +85,8 @@ type course struct {
 	mode       Mode
 	files      []string
 	manifests  map[string][]*Manifest
+	leftovers  []*Manifest
+	nodes      *Manifest
 	operators  map[string]*updatev1.ClusterOperator
 	owners     map[string]*owner // by the name of the object
 	calls      []*call
@@ -137,6 +142,18 @@ func (c *course) manifest(t *testing.T, words []string) {
 			c.owner(name).rolls = true
 		case "unmanaged":
 			m.Unmanaged = true
+		case "job":
+			m.Job, c.owner(name).rolls = true, true
+		case "ran":
+			m.Ran = true
+		case "leftover":
+			m.ID, m.File, m.Leftover = "leftover "+name, "", true
+			c.leftovers = append(c.leftovers, m)
+			return
+		case "nodes":
+			m.ID, m.File = "nodes", ""
+			c.nodes = m
+			return
 		default:
 			t.Fatalf("unknown word %q", w)
 		}
@@ -156,7 +173,7 @@ func (c *course) start() {
 	}
 	c.pass = NewPass(PassView{
 		Version: "1.1.0", Mode: c.mode, Files: c.files, Manifests: c.manifests, Before: c.done, Failures: c.failures,
-		Sightings: c.sightings,
+		Sightings: c.sightings, Leftovers: c.leftovers, Nodes: c.nodes,
 	})
 }
 
@@ -166,6 +183,8 @@ func (c *course) happens(words []string) error {
 	switch words[0] {
 	case "refuses", "rejects":
 		o.refusal = Outcome{Problem: text, Passing: words[0] == "refuses"}
+	case "leaves":
+		o.refusal = Outcome{Leaving: text}
 	case "takes":
 		o.refusal = Outcome{}
 	case "slow":
@@ -235,7 +254,7 @@ func (c *course) tick() {
 func (c *course) do(a Action) {
 	p := c.pass
 	switch a.Verb {
-	case Apply:
+	case Apply, Remove:
 		o := c.owner(a.Manifest.Object.GetName())
 		c.note("%s %s", a.Verb, a.Manifest.title())
 		outcome := cmp.Or(o.refusal, Outcome{RollsOut: o.rolls})

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/Masterminds/semver/v3"
 	"google.golang.org/protobuf/proto"
@@ -71,17 +72,22 @@ func desiredProblems(cv *updatev1.ClusterVersion) []Problem {
 	switch n := len(payloads(cv, d.GetVersion())); {
 	case n > 1:
 		return []Problem{{at + ".version", "there are multiple possible payloads for this version, specify the exact image"}}
-	case n == 0 && !past(cv, d.GetVersion()):
-		return []Problem{{at + ".version", "when image is empty the update must be an available update"}}
+	case n == 0 && past(cv, d.GetVersion()) == nil:
+		return []Problem{{at + ".version", "when image is empty the update must be an available update or in the history"}}
 	}
 	return nil
 }
 
-// payloads returns the available updates of a version that have an image, each image once.
+// payloads returns the available updates of a version that have an image, each image once. Where the desired update
+// names an architecture, others than releases of that do not count: the list may be from before the move.
 func payloads(cv *updatev1.ClusterVersion, version string) []*updatev1.ReleaseReference {
 	var out []*updatev1.ReleaseReference
+	multi := cv.GetSpec().GetDesiredUpdate().GetArchitecture() == Multi
 	for _, r := range cv.GetStatus().GetAvailableUpdates() {
 		same := func(o *updatev1.ReleaseReference) bool { return o.GetImage() == r.GetImage() }
+		if multi && r.GetArchitecture() != Multi {
+			continue
+		}
 		if r.GetVersion() == version && r.GetImage() != "" && !slices.ContainsFunc(out, same) {
 			out = append(out, r)
 		}
@@ -89,11 +95,25 @@ func payloads(cv *updatev1.ClusterVersion, version string) []*updatev1.ReleaseRe
 	return out
 }
 
-// past reports whether the cluster has been at a version, or on its way to it.
-func past(cv *updatev1.ClusterVersion, version string) bool {
-	return slices.ContainsFunc(cv.GetStatus().GetHistory(), func(h *updatev1.UpdateHistory) bool {
-		return h.GetVersion() == version && h.GetImage() != ""
-	})
+// past returns the release of a version at which the cluster has been last, or on its way to it; nil if it never was.
+func past(cv *updatev1.ClusterVersion, version string) *updatev1.ReleaseReference {
+	for _, h := range cv.GetStatus().GetHistory() {
+		if h.GetVersion() == version && h.GetImage() != "" {
+			return &updatev1.ReleaseReference{Version: proto.String(version), Image: proto.String(h.GetImage())}
+		}
+	}
+	return nil
+}
+
+// SameImage reports whether two references are of one image. Digests count, names do not. A reference without a digest
+// is that of the image to which its name was resolved once, name@digest: where the name points later is another matter.
+func SameImage(a, b string) bool {
+	x, digest, exact := strings.Cut(a, "@")
+	y, other, alike := strings.Cut(b, "@")
+	if exact && alike {
+		return digest == other
+	}
+	return a != "" && x == y
 }
 
 // InvalidCondition returns the condition Invalid for the faults of a spec; nil without faults, and it is not shown
@@ -112,8 +132,9 @@ func InvalidCondition(problems []Problem) *metav1.Condition {
 	return condition(Invalid, True, "InvalidClusterVersion", text)
 }
 
-// Desired returns the release of spec.desiredUpdate, its image filled in from the available updates; nil means to stay
-// at status.desired. A desired update that is invalid, or names a version that is not on offer, is ignored.
+// Desired returns the release of spec.desiredUpdate, its image filled in from the available updates or else from the
+// history; nil means to stay at status.desired. A desired update that is invalid, or names a version that is not on
+// offer, is ignored.
 func Desired(cv *updatev1.ClusterVersion) *updatev1.ReleaseReference {
 	d := cv.GetSpec().GetDesiredUpdate()
 	if d.GetVersion() == "" && d.GetImage() == "" || len(desiredProblems(cv)) > 0 {
@@ -124,7 +145,7 @@ func Desired(cv *updatev1.ClusterVersion) *updatev1.ReleaseReference {
 		if found := payloads(cv, d.GetVersion()); len(found) == 1 {
 			return proto.CloneOf(found[0])
 		}
-		return nil
+		return past(cv, d.GetVersion())
 	}
 	offers := slices.Clone(status.GetAvailableUpdates())
 	for _, c := range status.GetConditionalUpdates() {

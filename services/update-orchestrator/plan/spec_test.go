@@ -35,8 +35,8 @@ func desiring(d *updatev1.DesiredUpdate) *updatev1.ClusterVersion {
 				},
 			}},
 			History: []*updatev1.UpdateHistory{
-				entry(stateCompleted, "1.0.1", "r@sha256:1"),
-				entry(stateCompleted, "1.0.0", "r@sha256:0"),
+				entry(StateCompleted, "1.0.1", "r@sha256:1"),
+				entry(StateCompleted, "1.0.0", "r@sha256:0"),
 			},
 		},
 	}
@@ -55,14 +55,26 @@ func TestValidateSpec(t *testing.T) {
 		},
 		"a version that is not on offer": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.9.0") },
-			want:   []Problem{{"spec.desiredUpdate.version", "when image is empty the update must be an available update"}},
+			want: []Problem{
+				{"spec.desiredUpdate.version", "when image is empty the update must be an available update or in the history"},
+			},
 		},
 		"a version that is not recommended": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.1.1") },
-			want:   []Problem{{"spec.desiredUpdate.version", "when image is empty the update must be an available update"}},
+			want: []Problem{
+				{"spec.desiredUpdate.version", "when image is empty the update must be an available update or in the history"},
+			},
 		},
-		"a version that the cluster has been at is valid, and not desired": {
+		"a version that the cluster has been at": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.0.0") },
+			image:  "r@sha256:0",
+		},
+		"a version that it has been at twice": {
+			change: func(cv *updatev1.ClusterVersion) {
+				cv.Spec.DesiredUpdate.Version = proto.String("1.0.0")
+				cv.Status.History = append(cv.Status.History, entry(StateCompleted, "1.0.0", "r@sha256:9"))
+			},
+			image: "r@sha256:0",
 		},
 		"a version with two images": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.0.3") },
@@ -127,6 +139,26 @@ func TestValidateSpec(t *testing.T) {
 				t.Errorf("InvalidCondition = %v", c)
 			}
 		})
+	}
+}
+
+func TestSameImage(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want bool
+	}{
+		{"r@sha256:1", "r@sha256:1", true},
+		{"mirror/r@sha256:1", "r@sha256:1", true},
+		{"r@sha256:1", "r@sha256:2", false},
+		{"r:tag", "r:tag@sha256:1", true}, // what the tag was resolved to
+		{"r:tag@sha256:1", "r:tag@sha256:2", false},
+		{"r:tag", "r:other@sha256:1", false},
+		{"r:tag", "r@sha256:1", false},
+		{"", "", false},
+	} {
+		if SameImage(test.a, test.b) != test.want || SameImage(test.b, test.a) != test.want {
+			t.Errorf("SameImage(%q, %q) is not %v", test.a, test.b, test.want)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 type Step struct {
 	RunLevel string // empty where several are in one step
 	Chains   []Chain
+	Job      bool // it is a manifest with a Job
 }
 
 // Chain is manifests that are applied one after the other.
@@ -51,7 +52,10 @@ type item struct {
 // For Updating, the run levels follow each other and the components of one level are applied at once; levels with one
 // component, and names that say nothing, share one serial chain with their neighbours of that sort. For the other modes
 // every component of every level is a chain by itself, all in one step.
-func TaskGraph(names []string, mode Mode) ([]Step, []string) {
+//
+// jobs are the names of files that hold a Job. In every mode such a file is a step by itself: all before it is done
+// when it begins, and it is done before what comes after it begins. Source: the Cluster Version Operator's task graph.
+func TaskGraph(names []string, jobs map[string]bool, mode Mode) ([]Step, []string) {
 	items := make([]item, len(names))
 	var unparsed []string
 	for i, n := range names {
@@ -61,13 +65,20 @@ func TaskGraph(names []string, mode Mode) ([]Step, []string) {
 			unparsed = append(unparsed, n)
 		}
 	}
-	if len(items) == 0 {
-		return nil, nil
+	var steps []Step
+	for len(items) > 0 {
+		n := stretch(items, func(a, b item) bool { return !jobs[a.name] && !jobs[b.name] })
+		switch part := items[:n]; {
+		case jobs[part[0].name]:
+			steps = append(steps, Step{RunLevel: part[0].level, Chains: []Chain{chain(part)}, Job: true})
+		case mode == Initializing || mode == Reconciling:
+			steps = append(steps, flat(part))
+		default:
+			steps = append(steps, ordered(part)...)
+		}
+		items = items[n:]
 	}
-	if mode == Initializing || mode == Reconciling {
-		return []Step{flat(items)}, unparsed
-	}
-	return ordered(items), unparsed
+	return steps, unparsed
 }
 
 // flat returns all stretches of a component in one step.

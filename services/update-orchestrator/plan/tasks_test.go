@@ -15,6 +15,7 @@ import (
 func TestTaskGraph(t *testing.T) {
 	tests := map[string]struct {
 		names    []string
+		jobs     []string
 		mode     Mode
 		want     []Step
 		unparsed []string
@@ -47,6 +48,25 @@ func TestTaskGraph(t *testing.T) {
 				{"a", []string{"0000_10_a_1.yaml"}}, {"b", []string{"0000_10_b_1.yaml"}}, {"a", []string{"0000_10_a_2.yaml"}},
 			}}},
 		},
+		"nothing passes a job": {
+			names: []string{"0000_10_a_1.yaml", "0000_10_b_1.yaml", "0000_10_b_2.yaml", "0000_10_c_1.yaml", "0000_10_d_1.yaml"},
+			jobs:  []string{"0000_10_b_2.yaml"},
+			want: []Step{
+				{RunLevel: "10", Chains: []Chain{{"a", []string{"0000_10_a_1.yaml"}}, {"b", []string{"0000_10_b_1.yaml"}}}},
+				{RunLevel: "10", Chains: []Chain{{"b", []string{"0000_10_b_2.yaml"}}}, Job: true},
+				{RunLevel: "10", Chains: []Chain{{"c", []string{"0000_10_c_1.yaml"}}, {"d", []string{"0000_10_d_1.yaml"}}}},
+			},
+		},
+		"nothing passes a job of the initial release": {
+			names: []string{"0000_10_a_1.yaml", "0000_20_b_1.yaml", "0000_30_c_1.yaml"},
+			jobs:  []string{"0000_20_b_1.yaml"},
+			mode:  Initializing,
+			want: []Step{
+				{Chains: []Chain{{"a", []string{"0000_10_a_1.yaml"}}}},
+				{RunLevel: "20", Chains: []Chain{{"b", []string{"0000_20_b_1.yaml"}}}, Job: true},
+				{Chains: []Chain{{"c", []string{"0000_30_c_1.yaml"}}}},
+			},
+		},
 		"a name that says nothing ends the level": {
 			names: []string{"0000_10_a_1.yaml", "image.yaml", "0000_10_b_1.yaml", "0000_10_c_1.yaml"},
 			want: []Step{
@@ -72,7 +92,7 @@ func TestTaskGraph(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			steps, unparsed := TaskGraph(tt.names, tt.mode)
+			steps, unparsed := TaskGraph(tt.names, set(tt.jobs), tt.mode)
 			if diff := cmp.Diff(tt.want, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
@@ -161,7 +181,7 @@ func checkOrder(t fatal, names []string, steps []Step, mode Mode) {
 func TestTaskGraphOfARealRelease(t *testing.T) {
 	names := realNames(t)
 	for _, mode := range []Mode{Updating, Initializing, Reconciling} {
-		steps, unparsed := TaskGraph(names, mode)
+		steps, unparsed := TaskGraph(names, nil, mode)
 		checkOrder(t, names, steps, mode)
 		if len(unparsed) != 0 {
 			t.Errorf("%s: not understood: %q", mode, unparsed)
@@ -170,7 +190,7 @@ func TestTaskGraphOfARealRelease(t *testing.T) {
 			t.Errorf("%s: %d steps, want 1", mode, len(steps))
 		}
 	}
-	steps, _ := TaskGraph(names, Updating)
+	steps, _ := TaskGraph(names, nil, Updating)
 	var levels []string
 	for _, s := range steps {
 		if s.RunLevel != "" && len(s.Chains) > 1 {
@@ -182,7 +202,8 @@ func TestTaskGraphOfARealRelease(t *testing.T) {
 	}
 }
 
-func TestTaskGraphKeepsItsPromises(t *testing.T) {
+// drawNames draws file names of manifests, in load order.
+func drawNames(t *rapid.T) []string {
 	name := rapid.Custom(func(t *rapid.T) string {
 		if rapid.IntRange(0, 9).Draw(t, "kind") == 0 {
 			return rapid.StringMatching(`[a-c]{1,3}\.yaml`).Draw(t, "name")
@@ -191,11 +212,24 @@ func TestTaskGraphKeepsItsPromises(t *testing.T) {
 			rapid.SampledFrom([]string{"a", "b-c", "d"}).Draw(t, "component"), rapid.StringMatching(`[a-z]{1,4}`).Draw(t,
 				"rest"))
 	})
+	names := rapid.SliceOfDistinct(name, func(s string) string { return s }).Draw(t, "names")
+	slices.Sort(names)
+	return names
+}
+
+func set(names []string) map[string]bool {
+	out := map[string]bool{}
+	for _, n := range names {
+		out[n] = true
+	}
+	return out
+}
+
+func TestTaskGraphKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		names := rapid.SliceOfDistinct(name, func(s string) string { return s }).Draw(t, "names")
-		slices.Sort(names)
+		names := drawNames(t)
 		mode := rapid.SampledFrom([]Mode{Updating, Initializing, Reconciling}).Draw(t, "mode")
-		steps, unparsed := TaskGraph(names, mode)
+		steps, unparsed := TaskGraph(names, nil, mode)
 		checkOrder(t, names, steps, mode)
 		for _, n := range unparsed {
 			if _, _, ok := RunLevel(n); ok {
@@ -205,9 +239,37 @@ func TestTaskGraphKeepsItsPromises(t *testing.T) {
 	})
 }
 
+// TestNothingPassesAJob: whatever the mode, all before a job is in earlier steps, and all after it in later ones.
+func TestNothingPassesAJob(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := drawNames(t)
+		jobs := set(rapid.SliceOf(rapid.SampledFrom(append(names, "none"))).Draw(t, "jobs"))
+		mode := rapid.SampledFrom([]Mode{Updating, Initializing, Reconciling}).Draw(t, "mode")
+		steps, _ := TaskGraph(names, jobs, mode)
+		at := map[string]int{}
+		for i, s := range steps {
+			for _, c := range s.Chains {
+				for _, n := range c.Manifests {
+					at[n] = i
+				}
+			}
+		}
+		if len(at) != len(names) {
+			t.Fatalf("%d of %d names are there", len(at), len(names))
+		}
+		for i, job := range names {
+			for j, n := range names {
+				if jobs[job] && (j < i && at[n] >= at[job] || j > i && at[n] <= at[job]) {
+					t.Fatalf("%s belongs to step %d, and the job %s to step %d", n, at[n], job, at[job])
+				}
+			}
+		}
+	})
+}
+
 func BenchmarkTaskGraph(b *testing.B) {
 	names := realNames(b)
 	for b.Loop() {
-		TaskGraph(names, Updating)
+		TaskGraph(names, nil, Updating)
 	}
 }

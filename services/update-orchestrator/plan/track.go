@@ -40,13 +40,17 @@ func newTrack(start Run, failures map[string]Failure) track {
 }
 
 func (k *track) begin(m *Manifest) {
-	k.level, _, _ = RunLevel(m.File)
+	if m.File != "" { // what comes after all manifests is of the level of the last one
+		k.level, _, _ = RunLevel(m.File)
+	}
 	k.active[m.ID] = k.level
 	k.changed = true
 }
 
 func (k *track) end(m *Manifest) {
-	k.done++
+	if m.File != "" {
+		k.done++
+	}
 	delete(k.active, m.ID)
 	delete(k.failures, m.ID)
 	if g, ok := k.gates[m.ID]; ok && g.Wait != nil && k.start.Mode != Reconciling {

@@ -3,6 +3,8 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -124,7 +127,7 @@ func smallGraph(t testing.TB, conditional string) *Graph {
 	t.Helper()
 	return parsed(t, []byte(`{"nodes":[
 		{"version":"1.0.0","payload":"r@sha256:a"},
-		{"version":"1.0.1","payload":"r@sha256:b","metadata":{"url":"https://example.com/1.0.1","io.openshift.upgrades.graph.release.channels":"stable-1.1,fast-1.0,stable-1.1"}},
+		{"version":"1.0.1","payload":"r@sha256:b","metadata":{"url":"https://example.com/1.0.1","io.openshift.upgrades.graph.release.channels":" stable-1.1,,fast-1.0, stable-1.1 ,"}},
 		{"version":"1.1.0","payload":"r@sha256:c"},
 		{"version":"0.9.0","payload":"r@sha256:d"}],
 		"edges":[[0,1],[1,2],[3,0]],"conditionalEdges":[`+conditional+`]}`))
@@ -135,6 +138,7 @@ func TestEvaluateRules(t *testing.T) {
 	tests := map[string]struct {
 		conditional string
 		results     map[string]string
+		accept      []string
 		want        []string
 		message     string
 	}{
@@ -147,7 +151,7 @@ func TestEvaluateRules(t *testing.T) {
 			conditional: `{` + edge +
 				`,"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
 			want:    []string{"1.1.0 Unknown EvaluationFailed"},
-			message: "Could not evaluate exposure to update risk R (PromQL is not evaluated by this version)\n  R description: It hurts.\n  R URL: https://example.com/r",
+			message: "Could not evaluate exposure to update risk R (the query has not been evaluated yet)\n  R description: It hurts.\n  R URL: https://example.com/r",
 		},
 		"a query whose answer is given": {
 			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
@@ -158,7 +162,8 @@ func TestEvaluateRules(t *testing.T) {
 		"a query, then a rule that always matches": {
 			conditional: `{` + edge +
 				`,"risks":[{"name":"R","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}},{"type":"Always"}]}]}`,
-			want: []string{"1.1.0 False R"}, message: "m",
+			want:    []string{"1.1.0 Unknown EvaluationFailed"},
+			message: "Could not evaluate exposure to update risk R (the query has not been evaluated yet)\n  R description: m\n  R URL: ",
 		},
 		"a name that is no reason": {
 			conditional: `{` + edge + `,"risks":[{"name":"not a reason","message":"m","matchingRules":[{"type":"Always"}]}]}`,
@@ -168,7 +173,7 @@ func TestEvaluateRules(t *testing.T) {
 			conditional: `{` + edge +
 				`,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]},{"name":"B","message":"b","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
 			want:    []string{"1.1.0 False MultipleReasons"},
-			message: "a\n\nCould not evaluate exposure to update risk B (PromQL is not evaluated by this version)\n  B description: b\n  B URL: ",
+			message: "a\n\nCould not evaluate exposure to update risk B (the query has not been evaluated yet)\n  B description: b\n  B URL: ",
 		},
 		"rules of unknown types alone drop the update": {
 			conditional: `{` + edge +
@@ -183,13 +188,31 @@ func TestEvaluateRules(t *testing.T) {
 			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]},{` + edge +
 				`,"risks":[{"name":"S","matchingRules":[{"type":"Always"}]}]}`,
 		},
+		"an accepted risk that applies": {
+			conditional: `{` + edge + `,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]}]}`,
+			accept:      []string{"A"}, want: []string{"1.1.0 True AllExposedRisksAccepted"},
+			message: "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted.",
+		},
+		"an accepted risk that cannot be evaluated": {
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
+			accept: []string{"R"}, want: []string{"1.1.0 True AllExposedRisksAccepted"},
+			message: "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted.\n\n" +
+				"Accepted without an evaluation of whether they apply: R (the query has not been evaluated yet).",
+		},
+		"the same beside one that applies": {
+			conditional: `{` + edge + `,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]},
+				{"name":"R","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
+			results: map[string]string{"R": Unknown}, accept: []string{"R"}, want: []string{"1.1.0 False A"},
+			message: "a\n\nAccepted without an evaluation of whether they apply: R (the rule could not be evaluated).",
+		},
 		"edges from other versions do not count": {
 			conditional: `{"edges":[{"from":"1.0.1","to":"1.1.0"}],"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}`,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			u := Evaluate(Query{Graph: smallGraph(t, tt.conditional), Version: "1.0.0", Results: tt.results})
+			u := Evaluate(Query{Graph: smallGraph(t, tt.conditional), Version: "1.0.0", Results: tt.results, Accept: tt.accept})
 			if diff := cmp.Diff(tt.want, said(u.Conditional)); diff != "" {
 				t.Errorf("conditional updates (-want +got):\n%s", diff)
 			}
@@ -215,6 +238,101 @@ func TestEvaluateTellsOfTheRelease(t *testing.T) {
 	if r.GetImage() != "r@sha256:b" || r.GetUrl() != "https://example.com/1.0.1" ||
 		!slices.Equal(r.GetChannels(), []string{"fast-1.0", "stable-1.1"}) {
 		t.Errorf("got %v", r)
+	}
+}
+
+// What a tag names may change after it was checked.
+func TestAPayloadWithoutADigestIsNotOffered(t *testing.T) {
+	g := parsed(t, []byte(`{"nodes":[{"version":"1.0.0"},{"version":"1.0.1","payload":"r@sha256:a"},
+		{"version":"1.0.2","payload":"r:1.0.2"},{"version":"1.0.3"},{"version":"1.0.4","payload":"r@sha256:"}],
+		"edges":[[0,1],[0,2],[0,4],[1,3]],"conditionalEdges":[{"edges":[{"from":"1.0.0","to":"1.0.3"}],
+		"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}]}`))
+	q := Query{Graph: g, Version: "1.0.0"}
+	u := Evaluate(q)
+	if diff := cmp.Diff([]string{"1.0.1"}, versions(u.Available)); diff != "" || len(u.Conditional) > 0 {
+		t.Errorf("%v are offered, and (-want +got):\n%s", said(u.Conditional), diff)
+	}
+	for version, why := range map[string]string{
+		"1.0.2": "1.0.2 is not offered: its payload r:1.0.2 has no digest (@sha256:…).",
+		"1.0.3": "1.0.3 is not offered: the graph names no payload for it.",
+		"1.0.4": "1.0.4 is not offered: its payload r@sha256: has no digest (@sha256:…).",
+	} {
+		if got := WhyNot(q, version); got != why || !strings.Contains(u.Retrieved.GetMessage(), why) {
+			t.Errorf("WhyNot = %q, RetrievedUpdates says %q, want %q", got, u.Retrieved.GetMessage(), why)
+		}
+	}
+}
+
+// A cluster that is to have releases for all processors gets its own version of them first.
+func TestTheMoveToReleasesForAllProcessors(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("testdata", "candidate-4.12-multi.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const version = "4.12.0-rc.1"
+	g, err := ParseGraph(raw, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := g.Nodes[g.find(version)].Payload
+	cv := &updatev1.ClusterVersion{
+		Spec:   &updatev1.ClusterVersionSpec{ClusterId: "3fdbd1bd-5a46-4e2b-8d9a-1a4f6a3c2b1d"},
+		Status: &updatev1.ClusterVersionStatus{Desired: &updatev1.ReleaseReference{Version: proto.String(version)}},
+	}
+	evaluate := func() Updates {
+		u := Evaluate(Query{Graph: g, Version: version, ToMulti: ToMulti(cv)})
+		cv.Status.AvailableUpdates = u.Available
+		return u
+	}
+	if a := Architecture(cv, "amd64"); a != "amd64" || ToMulti(cv) {
+		t.Errorf("asked for %s", a)
+	}
+	cv.Status.AvailableUpdates = []*updatev1.ReleaseReference{
+		{Version: proto.String(version), Image: proto.String("r@sha256:old")},
+		{Version: proto.String("4.12.0-rc.2"), Image: proto.String("r@sha256:amd64")},
+	}
+	cv.Spec.DesiredUpdate = &updatev1.DesiredUpdate{
+		Version:      proto.String("4.12.0-rc.2"),
+		Architecture: proto.String(Multi),
+	}
+	if r := Desired(cv); r != nil {
+		t.Errorf("a release for one kind of processor is taken: %v", r)
+	}
+	cv.Spec.DesiredUpdate.Version = proto.String(version)
+	if a := Architecture(cv, "amd64"); a != "multi" || !ToMulti(cv) {
+		t.Errorf("asked for %s", a)
+	}
+	u := evaluate()
+	if len(u.Available) != 1 || u.Available[0].GetImage() != image || u.Available[0].GetArchitecture() != Multi ||
+		len(u.Conditional) != 0 || u.Retrieved.GetStatus() != True {
+		t.Errorf("got %v", u)
+	}
+	if r := Desired(cv); r.GetImage() != image {
+		t.Errorf("desired is %v", r)
+	}
+	q := Query{Graph: g, Version: version, ToMulti: true}
+	for v, want := range map[string]string{
+		version:       "The Multi release of 4.12.0-rc.1 is offered: it is an available update.",
+		"4.12.0-rc.2": "4.12.0-rc.2 is not offered: the cluster moves to the Multi release of 4.12.0-rc.1 first.",
+	} {
+		if got := WhyNot(q, v); got != want {
+			t.Errorf("WhyNot = %q, want %q", got, want)
+		}
+	}
+	cv.Status.Desired = Desired(cv)
+	if a := Architecture(cv, "amd64"); a != "multi" || ToMulti(cv) {
+		t.Errorf("after the move %s is asked for", a)
+	}
+	if u := evaluate(); len(u.Available) == 0 || u.Available[0].GetVersion() == version {
+		t.Errorf("after the move: %v", u)
+	}
+	cv.Spec.DesiredUpdate = nil // there is no way back
+	if a := Architecture(cv, "amd64"); a != "multi" {
+		t.Errorf("later %s is asked for", a)
+	}
+	if u := Evaluate(Query{Graph: smallGraph(t, ""), Version: "1.0.0", ToMulti: true}); len(u.Available) > 0 ||
+		!strings.HasSuffix(u.Retrieved.GetMessage(), "the graph has no Multi release of 1.0.0") {
+		t.Errorf("got %v", u)
 	}
 }
 
@@ -335,7 +453,7 @@ func drawGraph(t *rapid.T) *Graph {
 	}
 	g,
 		err := ParseGraph([]byte(fmt.Sprintf(`{"nodes":[%s],"edges":[%s],"conditionalEdges":[%s]}`, strings.Join(nodes, ","),
-		strings.Join(edges, ","), strings.Join(conditional, ","))))
+		strings.Join(edges, ","), strings.Join(conditional, ","))), "1.0.0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,20 @@ func WhyNot(q Query, version string) string {
 	}
 	to := q.Graph.find(version)
 	switch {
+	case to == q.Graph.find(q.Version) && q.ToMulti:
+		return fmt.Sprintf("The %s release of %s is offered: it is an available update.", Multi, version)
 	case to == q.Graph.find(q.Version):
 		return fmt.Sprintf("%s is the version that is reconciled now.", version)
 	case to < 0:
 		return fmt.Sprintf("%s is not offered: it is not in the %q channel.", version, q.Channel)
 	}
+	if q.ToMulti {
+		return fmt.Sprintf("%s is not offered: the cluster moves to the %s release of %s first.", version, Multi, q.Version)
+	}
 	node := q.Graph.Nodes[to]
+	if slices.ContainsFunc(q.undigested(q.Graph.find(q.Version)), func(n Node) bool { return n.Version == node.Version }) {
+		return fmt.Sprintf("%s is not offered: %s.", version, noDigest(node))
+	}
 	for _, c := range u.Conditional {
 		if c.GetRelease().GetVersion() == node.Version {
 			return aboutRisks(c)
@@ -78,50 +86,13 @@ func (q Query) aboutEdges(to int) string {
 	if compareVersions(version, q.Version) < 0 {
 		return lead + ", which is older."
 	}
-	way := q.Graph.way(q.Graph.find(q.Version), to)
-	if len(way) == 0 {
+	hops, _ := Path(q, version)
+	if len(hops) < 2 {
 		return lead + ", and no way round."
 	}
-	return lead + "; it can be reached by way of " + strings.Join(way, ", ") + "."
-}
-
-// way returns the versions between two nodes on one of the shortest ways, conditional edges included; nil if there is
-// none.
-func (g *Graph) way(from, to int) []string {
-	next := make([][]int, len(g.Nodes))
-	for _, e := range g.Edges {
-		next[e[0]] = append(next[e[0]], e[1])
-	}
-	index := make(map[string]int, len(g.Nodes))
-	for i, n := range g.Nodes {
-		index[n.Version] = i
-	}
-	for _, group := range g.Conditional {
-		for _, e := range group.Edges {
-			a, okA := index[e.From]
-			b, okB := index[e.To]
-			if okA && okB {
-				next[a] = append(next[a], b)
-			}
-		}
-	}
-	before := map[int]int{from: from}
-	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
-		slices.SortFunc(next[queue[0]], func(a, b int) int { return g.Nodes[b].semver.Compare(g.Nodes[a].semver) })
-		for _, n := range next[queue[0]] {
-			if _, seen := before[n]; !seen {
-				before[n] = queue[0]
-				queue = append(queue, n)
-			}
-		}
-	}
-	if _, reached := before[to]; !reached {
-		return nil
-	}
 	var way []string
-	for n := before[to]; n != from; n = before[n] {
-		way = append(way, g.Nodes[n].Version)
+	for _, h := range hops[:len(hops)-1] {
+		way = append(way, h.GetRelease().GetVersion())
 	}
-	slices.Reverse(way)
-	return way
+	return lead + "; it can be reached by way of " + strings.Join(way, ", ") + "."
 }

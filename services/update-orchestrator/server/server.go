@@ -5,6 +5,10 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -23,11 +27,64 @@ type Version struct {
 	tables *kinds.Tables
 	graphs *upstream.Source
 	arch   string
+
+	preflight  Preflight
+	preflights chan struct{} // holds one for each that runs
 }
 
+// Preflight is the controller's.
+type Preflight func(context.Context, *updatev1.ClusterVersion, *updatev1.ReleaseReference) (
+	*updatev1.PreflightClusterVersionResponse, error)
+
 // NewVersion returns a server that asks the cluster's upstream where a request brings no graph. arch is as in Go.
-func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string) *Version {
-	return &Version{tables: tables, graphs: graphs, arch: arch}
+func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string, preflight Preflight) *Version {
+	return &Version{
+		tables: tables, graphs: graphs, arch: arch, preflight: preflight, preflights: make(chan struct{}, mostPreflights),
+	}
+}
+
+const (
+	// mostPreflights run at once: each holds a whole release in memory.
+	mostPreflights = 2
+	preflightLimit = 4 * time.Minute // as of an update
+	preflightAgain = 5 * time.Second
+)
+
+// PreflightClusterVersion says what would come of an update.
+func (s *Version) PreflightClusterVersion(ctx context.Context, req *updatev1.PreflightClusterVersionRequest) (
+	*updatev1.PreflightClusterVersionResponse, error,
+) {
+	have, err := s.tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil {
+		return nil, err
+	}
+	cv := proto.CloneOf(have)
+	if cv.GetSpec() == nil {
+		cv.Spec = &updatev1.ClusterVersionSpec{}
+	}
+	cv.Spec.DesiredUpdate = req.GetDesiredUpdate()
+	var faults []object.Fault
+	for _, p := range plan.ValidateSpec(cv) {
+		if at, ok := strings.CutPrefix(p.Path, "spec.desiredUpdate"); ok {
+			faults = append(faults, object.Fault{Path: "desiredUpdate" + at, Description: p.Reason})
+		}
+	}
+	if len(faults) > 0 {
+		return nil, rpcerr.Invalid(faults...)
+	}
+	target := plan.Desired(cv)
+	if target == nil {
+		return nil, rpcerr.Invalid(object.Fault{Path: "desiredUpdate", Description: "must have a version or an image"})
+	}
+	select {
+	case s.preflights <- struct{}{}:
+		defer func() { <-s.preflights }()
+	default:
+		return nil, rpcerr.TooMany(fmt.Sprintf("%d preflights run already", mostPreflights), preflightAgain)
+	}
+	ctx, cancel := context.WithTimeout(ctx, preflightLimit)
+	defer cancel()
+	return s.preflight(ctx, cv, target)
 }
 
 // EvaluateClusterVersion says which updates a graph offers to a version.
@@ -48,11 +105,17 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 		if req.GetWhyNot() != "" {
 			out.WhyNot = refused.GetMessage()
 		}
+		if req.GetPathTo() != "" {
+			out.NoPath = refused.GetMessage()
+		}
 		return out, nil
 	}
 	q := plan.Query{
 		Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(),
-		Results: req.GetRiskResults(),
+		ToMulti: plan.ToMulti(cv), Results: req.GetRiskResults(), Before: cv.GetStatus().GetConditionalUpdates(),
+	}
+	if req.GetGraph() == nil { // of another graph nothing is known since a time
+		q.Now = time.Now().UTC().Truncate(time.Second)
 	}
 	for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
 		q.Accept = append(q.Accept, r.GetName())
@@ -63,6 +126,9 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 	}
 	if req.GetWhyNot() != "" {
 		out.WhyNot = plan.WhyNot(q, req.GetWhyNot())
+	}
+	if req.GetPathTo() != "" {
+		out.Path, out.NoPath = plan.Path(q, req.GetPathTo())
 	}
 	return out, nil
 }
@@ -102,11 +168,12 @@ func (s *Version) live(ctx context.Context, req *updatev1.EvaluateClusterVersion
 func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion) (
 	*plan.Graph, *metav1.Condition, error,
 ) {
+	version := cv.GetStatus().GetDesired().GetVersion()
 	if req.GetGraph() == nil {
-		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), cv.GetStatus().GetDesired().GetVersion(), s.arch)
+		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), version, plan.Architecture(cv, s.arch))
 		return g, refused, ctx.Err()
 	}
-	g, err := plan.GraphOf(req.GetGraph())
+	g, err := plan.GraphOf(req.GetGraph(), version)
 	var wrong plan.Problem
 	switch {
 	case errors.As(err, &wrong):
@@ -130,7 +197,7 @@ func NewRelease(tables *kinds.Tables) *Release { return &Release{tables: tables}
 func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse,
 	error,
 ) {
-	names := req.GetManifests()
+	names, jobs := req.GetManifests(), map[string]bool{}
 	switch {
 	case req.GetName() != "" && len(names) > 0:
 		return nil,
@@ -141,17 +208,28 @@ func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequ
 			return nil, err
 		}
 		names = r.GetStatus().GetManifests()
+		for _, j := range r.GetStatus().GetJobs() {
+			jobs[j.GetManifest()] = true
+		}
 	case len(names) == 0:
 		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "must be given, or manifests"})
+	}
+	for i, name := range req.GetJobs() {
+		if req.GetName() != "" || !slices.Contains(names, name) {
+			return nil, rpcerr.Invalid(object.Fault{
+				Path: fmt.Sprintf("jobs[%d]", i), Description: "must be one of the manifests that are given",
+			})
+		}
+		jobs[name] = true
 	}
 	mode := plan.Updating
 	if req.GetMode() != "" {
 		mode = plan.Mode(req.GetMode())
 	}
-	steps, unparsed := plan.TaskGraph(names, mode)
+	steps, unparsed := plan.TaskGraph(names, jobs, mode)
 	out := &updatev1.PlanReleaseResponse{Unparsed: unparsed}
 	for _, step := range steps {
-		to := &updatev1.PlanReleaseResponse_Step{RunLevel: step.RunLevel}
+		to := &updatev1.PlanReleaseResponse_Step{RunLevel: step.RunLevel, Job: step.Job}
 		for _, c := range step.Chains {
 			to.Chains = append(to.Chains, &updatev1.PlanReleaseResponse_Chain{Component: c.Component, Manifests: c.Manifests})
 		}

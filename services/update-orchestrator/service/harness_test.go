@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -31,6 +33,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
 )
 
@@ -56,9 +59,13 @@ type cluster struct {
 	deployments *resource.Table[*schedulingv1.Deployment]
 	services    *resource.Table[*schedulingv1.Service]
 	jobs        *resource.Table[*schedulingv1.Job]
+	pods        *resource.Table[*schedulingv1.Pod]
+	snapshots   *resource.Table[*etcdv1.Snapshot]
 	configs     *resource.Table[*configv1.MachineConfig]
-	slow        atomic.Bool           // the scheduler renews no pods
-	refusal     atomic.Pointer[error] // what the owners of kinds say to every change
+	pools       *resource.Table[*configv1.MachineConfigPool]
+	slow        atomic.Bool            // the scheduler renews no pods
+	refusal     atomic.Pointer[error]  // what the owners of kinds say to every change
+	unsaved     atomic.Pointer[string] // why no snapshot is taken; empty: it is not taken for long
 
 	mu      sync.Mutex
 	applied []string         // in the order of the writes: kind and name
@@ -85,9 +92,11 @@ func start(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.cfg = config{
-		Config: serve.Config{Name: "update-orchestrator"}, images: []string{c.layout}, keys: []string{c.keys},
+		Config: serve.Config{Name: "update-orchestrator"}, images: release.Places{Layouts: []string{c.layout}},
+		keys:   []string{c.keys},
 		stores: []string{stores},
 		poll:   time.Minute, reconcile: time.Minute,
+		cluster: release.Cluster{ID: apply.ExcludeID, Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet},
 	}
 	c.owner("scheduler", func(p *serve.Process, st *store.Store) []func(context.Context) error {
 		c.deployments = table[*schedulingv1.Deployment](c, p, st)
@@ -95,12 +104,24 @@ func start(t *testing.T) *cluster {
 		serveTable(c, p, &schedulingv1.DeploymentService_ServiceDesc, c.deployments)
 		serveTable(c, p, &schedulingv1.ServiceService_ServiceDesc, c.services)
 		serveTable(c, p, &schedulingv1.JobService_ServiceDesc, c.jobs)
-		return []func(context.Context) error{c.deployments.Run, c.services.Run, c.jobs.Run, c.renew}
+		c.pods = table[*schedulingv1.Pod](c, p, st)
+		serveTable(c, p, &schedulingv1.PodService_ServiceDesc, c.pods)
+		namespaces := table[*schedulingv1.Namespace](c, p, st)
+		serveTable(c, p, &schedulingv1.NamespaceService_ServiceDesc, namespaces)
+		return []func(context.Context) error{
+			c.deployments.Run, c.services.Run, c.jobs.Run, c.pods.Run, namespaces.Run,
+			c.renew,
+		}
 	})
 	c.owner("node-configurator", func(p *serve.Process, st *store.Store) []func(context.Context) error {
 		c.configs = table[*configv1.MachineConfig](c, p, st)
-		serveTable(c, p, &configv1.MachineConfigService_ServiceDesc, c.configs)
-		return []func(context.Context) error{c.configs.Run}
+		c.pools = table[*configv1.MachineConfigPool](c, p, st)
+		if err := resource.Register(p.Services, &configv1.MachineConfigService_ServiceDesc, renderer{c: c},
+			c.configs); err != nil {
+			t.Fatal(err)
+		}
+		serveTable(c, p, &configv1.MachineConfigPoolService_ServiceDesc, c.pools)
+		return []func(context.Context) error{c.configs.Run, c.pools.Run}
 	})
 	c.owner("machine-api", func(p *serve.Process, st *store.Store) []func(context.Context) error {
 		sets := table[*machinev1.MachineSet](c, p, st)
@@ -112,7 +133,56 @@ func start(t *testing.T) *cluster {
 		serveTable(c, p, &nodev1.NodeService_ServiceDesc, nodes)
 		return []func(context.Context) error{nodes.Run}
 	})
+	c.owner("etcd-guardian", func(p *serve.Process, st *store.Store) []func(context.Context) error {
+		c.snapshots = resource.NewTable(st, p.Validator, resource.Config[*etcdv1.Snapshot]{})
+		serveTable(c, p, &etcdv1.SnapshotService_ServiceDesc, c.snapshots)
+		return []func(context.Context) error{c.snapshots.Run, c.guard}
+	})
+	c.cfg.Peers = map[string]string{"etcd-guardian": c.peers["etcd-guardian"]}
 	return c
+}
+
+// guard takes every snapshot at once, as far as its object says.
+func (c *cluster) guard(ctx context.Context) error {
+	for ticker := time.Tick(5 * time.Millisecond); ctx.Err() == nil && c.snapshots.WaitSynced(ctx) == nil; <-ticker {
+		for _, s := range c.snapshots.All() {
+			why := c.unsaved.Load()
+			if s.GetStatus().GetPhase() != "" || why != nil && *why == "" {
+				continue
+			}
+			// again with the next tick
+			_, _ = c.snapshots.Modify(ctx, object.KeyOf(s), func(s *etcdv1.Snapshot) error {
+				s.Status = &etcdv1.SnapshotStatus{Phase: proto.String("Completed")}
+				if why != nil {
+					s.Status = &etcdv1.SnapshotStatus{Phase: proto.String("Failed"), Message: why}
+				}
+				return nil
+			})
+		}
+	}
+	return nil
+}
+
+// renderer names what the machine configurations of a pool make by their contents.
+type renderer struct {
+	configv1.UnimplementedMachineConfigServiceServer
+	c *cluster
+}
+
+func (r renderer) RenderMachineConfig(ctx context.Context, _ *configv1.RenderMachineConfigRequest) (
+	*configv1.RenderMachineConfigResponse, error,
+) {
+	if err := r.c.configs.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	for _, name := range r.c.configs.Keys() {
+		cfg, _ := r.c.configs.Lookup("", name)
+		fmt.Fprint(sum, name, cfg.GetSpec().GetConfig().AsMap())
+	}
+	return &configv1.RenderMachineConfigResponse{MachineConfig: &configv1.MachineConfig{
+		Metadata: &metav1.ObjectMeta{Name: fmt.Sprintf("rendered-master-%x", sum.Sum(nil)[:16])},
+	}}, nil
 }
 
 // renew gives every deployment at once the pods that it wants.

@@ -9,9 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -59,6 +62,31 @@ func (c *cluster) tamper(image string) {
 		return
 	}
 	c.t.Fatalf("no image %s in the layout", image)
+}
+
+// push puts an image of the layout at a registry under a tag.
+func (c *cluster) push(image, tag string) {
+	c.t.Helper()
+	_, digest, _ := strings.Cut(image, "@")
+	hash, err := v1.NewHash(digest)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	l, err := layout.FromPath(c.layout)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	img, err := l.Image(hash)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ref, err := name.ParseReference(tag)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := remote.Write(ref, img, remote.WithContext(c.t.Context())); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // escape makes an image with a file that would land outside of the release's folder.

@@ -4,15 +4,23 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"net/http"
+	"os"
 	"runtime"
+	"slices"
 
 	"github.com/spf13/pflag"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -20,7 +28,11 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/metrics"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/promql"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/server"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/snapshots"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
 )
 
@@ -41,7 +53,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.Collector{Tables: tables})
 	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
@@ -61,24 +73,78 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		}
 		services[service] = conn
 	}
-	applier, err := apply.New(tables, owners)
+	applier, err := apply.New(tables, owners, cfg.cluster)
+	if err != nil {
+		return nil, err
+	}
+	var taker *snapshots.Taker
+	if guardian := services[topology.EtcdGuardian]; guardian != nil {
+		taker = snapshots.New(guardian)
+	}
+	queries, err := evaluator(p, cfg)
 	if err != nil {
 		return nil, err
 	}
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
-		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Keys: cfg.keys, Stores: cfg.stores,
-		Initial:  cfg.initial,
+		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Payloads: payloads.New(st), Keys: cfg.keys,
+		Stores:  cfg.stores,
+		Initial: cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
 		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
-		server.NewVersion(tables, graphs, runtime.GOARCH))
+		server.NewVersion(tables, graphs, runtime.GOARCH, control.Preflight))
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
-	return []serve.Part{
-		recorder.Run, p.Lead(etcd, control.Lead),
-	}, recorder.Register(p.Services)
+	parts := []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}
+	if engine, ok := queries.(*promql.Engine); ok {
+		parts = append(parts, engine.Run)
+	}
+	return parts, recorder.Register(p.Services)
+}
+
+// evaluator returns what evaluates the queries of risks: a Prometheus server, or an engine over the metrics of this
+// program and of those that it calls.
+func evaluator(p *serve.Process, cfg config) (controller.Queries, error) {
+	if cfg.prometheus.address != "" {
+		transport, err := trusting(cfg.prometheus.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--prometheus-ca: %w", err)
+		}
+		server, err := promql.NewServer(cfg.prometheus.address, cfg.prometheus.token, transport)
+		if err != nil {
+			return nil, fmt.Errorf("--prometheus: %w", err)
+		}
+		return server, nil
+	}
+	targets := []promql.Target{promql.Self(cfg.Name, p.MetricsAddress(), p.Metrics)}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Peers)) {
+		t, err := promql.Service(name, cfg.Peers[name], p.Files())
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
+	return promql.NewEngine(targets, p.Log), nil
+}
+
+// trusting returns an HTTP transport that trusts the authorities in a file; those of the machine if there is no file.
+func trusting(file string) (*http.Transport, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is documented to be one
+	if file == "" {
+		return transport, nil
+	}
+	certificates, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(certificates) {
+		return nil, fmt.Errorf("%s has no certificate", file)
+	}
+	transport.TLSClientConfig = &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}
+	return transport, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	"github.com/google/go-containerregistry/pkg/registry"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -252,7 +253,7 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 	once := marked(files["0000_50_beacon_00_deployment.yaml"], `release.openshift.io/create-only: "true"`)
 	files["0000_50_beacon_00_deployment.yaml"] = once
 	files["0000_50_more_00_new.yaml"] = strings.ReplaceAll(once, "name: beacon", "name: more")
-	files["0000_50_more_01_kept.yaml"] = marked(kept("ledger", "9"), `release.openshift.io/create-only: "true"`)
+	files["0000_20_ledger_00_settings.yaml"] = marked(kept("ledger", "9"), `release.openshift.io/create-only: "true"`)
 	files["0000_20_archive_00_settings.yaml"] = marked(kept("archive", "1.0.2"), `release.openshift.io/delete: "true"`)
 	files["0000_10_ledger_00_service.yaml"] = marked(service("ledger"), `release.openshift.io/delete: "true"`)
 	files["0000_80_machine-config_00_worker.yaml"] = marked(files["0000_80_machine-config_00_worker.yaml"],
@@ -280,8 +281,11 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 	if cv.GetSpec().GetChannel() != "stable" {
 		t.Error("a release changed the spec of the ClusterVersion")
 	}
-	if !c.seen("Deployment/more") || c.seen("MachineConfig/50-worker-release") {
+	if !c.seen("Deployment/more") {
 		t.Errorf("applied %v", c.applied)
+	}
+	if _, err := c.configs.Get(t.Context(), "", "50-worker-release"); status.Code(err) != codes.NotFound {
+		t.Errorf("what the release does not bring to this cluster: %v", err)
 	}
 	if d, err := c.deployments.Get(t.Context(), "beacon", "beacon"); err != nil || d.GetMetadata().GetGeneration() != 1 {
 		t.Errorf("what is made once only was changed: %v, %v", d, err)
@@ -289,7 +293,7 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 	if _, err := c.services.Get(t.Context(), "ledger", "ledger"); status.Code(err) != codes.NotFound {
 		t.Errorf("the service to delete: %v", err)
 	}
-	if c.holds("archive", "1.0.0") || c.holds("archive", "1.0.2") || !c.holds("ledger", "1.0.2") {
+	if c.holds("archive", "1.0.0") || c.holds("archive", "1.0.2") || !c.holds("ledger", "1.0.0") {
 		t.Error("kept manifests are not as the release says")
 	}
 }
@@ -373,7 +377,13 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 	c.sign(other, c.key)
 	old := c.image("0.9.0", files)
 	c.sign(old, c.key)
+	stranding := c.image("1.1.7", map[string]string{
+		"0000_10_x_y.yaml": manifest("ConfigMap", "v1", "trust", "    release.openshift.io/verification-config-map: \"\"\n"+
+			"  namespace: x\ndata: {verifier-public-key-x: nonsense, store-x: \"https://example.com\"}\n"),
+	})
+	c.sign(stranding, c.key)
 	for _, test := range []struct{ name, image, version, reason string }{
+		{"brings keys that cannot be read", stranding, "", "PreconditionChecks"},
 		{"is not there", repository + "@sha256:" + strings.Repeat("0", 64), "", "RetrievePayload"},
 		{"is not signed", unsigned, "", "VerifyPayload"},
 		{"is signed by a stranger", foreign, "", "VerifyPayload"},
@@ -409,22 +419,36 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 	c.edit(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
 	c.version(has("ReleaseAccepted", "True", "PayloadLoaded"))
 	c.edit(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(stranding), Force: proto.Bool(true)}
+	})
+	refused := c.version(has("ReleaseAccepted", "False", "PreconditionChecks"))
+	if m := object.FindCondition(refused.GetStatus().GetConditions(), "ReleaseAccepted").GetMessage(); !strings.Contains(m,
+		"the release brings verification keys that cannot be read: 0000_10_x_y.yaml: ") {
+		t.Errorf("by force: %s", m)
+	}
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(unsigned), Force: proto.Bool(true)}
+	})
+	c.version(has("ReleaseAccepted", "False", "VerifyPayload"))
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate.Waive = []*updatev1.WaivedCheck{{Name: "VerifyPayload", Reason: "built here"}}
 	})
 	c.ready(operators...)
 	h := c.version(completed("1.1.1")).GetStatus().GetHistory()
-	if h[0].GetVerified() || !strings.Contains(h[0].GetAcceptedRisks(), "cannot be verified") {
-		t.Errorf("history of a forced update is %v", h[0])
+	if h[0].GetVerified() || !strings.Contains(h[0].GetAcceptedRisks(),
+		"cannot be verified, but VerifyPayload is waived: "+
+			`"built here"`) {
+		t.Errorf("history of an update without a signature is %v", h[0])
 	}
 }
 
 func TestAGraphThatMakesNoSenseIsSaid(t *testing.T) {
 	c, next := installed(t, func(cfg *config) { cfg.poll = 50 * time.Millisecond })
 	for name, graph := range map[string]string{
-		"an edge to nowhere":     `{"nodes":[{"version":"1.0.0","payload":"x"}],"edges":[[0,7]]}`,
-		"a version that is none": `{"nodes":[{"version":"one","payload":"x"}],"edges":[]}`,
-		"a cycle": `{"nodes":[{"version":"1.0.0","payload":"` + c.cfg.initial +
-			`"},{"version":"1.1.0","payload":"` + next + `"}],"edges":[[0,1],[1,0]]}`,
+		"an edge to nowhere":    `{"nodes":[{"version":"1.0.0","payload":"x"}],"edges":[[0,7]]}`,
+		"a target that is none": `{"nodes":[{"version":"1.0.0"},{"version":"one","payload":"x"}],"edges":[[0,1]]}`,
+		"a target twice": `{"nodes":[{"version":"1.0.0","payload":"` + c.cfg.initial +
+			`"},{"version":"1.1.0","payload":"` + next + `"},{"version":"1.1.0"}],"edges":[[0,1]]}`,
 		"something else than JSON": `<html>`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,6 +484,76 @@ func TestTheInitialReleaseToleratesWhatAnUpdateDoesNot(t *testing.T) {
 		t.Errorf("clusterID is %q", id)
 	}
 	c.version(has("Available", "True", ""))
+}
+
+// An initial release whose operators never come up is not the end: another one can be taken up.
+func TestAnInitialReleaseThatIsNeverCompleteIsReplaced(t *testing.T) {
+	c := start(t)
+	c.cfg.initial = c.image("1.0.0", example("1.0.0"))
+	next := c.image("1.0.1", example("1.0.1"), "1.0.0")
+	c.sign(next, c.key)
+	c.run()
+	c.version(waitsFor("archive", "beacon", "ledger"))
+	c.desire("", next)
+	c.version(waitsFor("archive", "ledger")) // in order, as an update
+	c.ready(operators...)
+	h := c.version(completed("1.0.1")).GetStatus().GetHistory()
+	if len(h) != 2 || h[1].GetState() != "Partial" || !h[0].GetVerified() {
+		t.Errorf("history is %v", h)
+	}
+}
+
+// The cluster goes back from a minor update that was not completed, by the version alone, although the release before
+// it is on no offer and was never signed.
+func TestAnUpdateThatIsNotCompleteIsAborted(t *testing.T) {
+	c, _ := installed(t)
+	c.desire("1.1.0", "")
+	c.version(waitsFor("archive", "ledger"))
+	c.ready(operators...)
+	c.desire("1.0.0", "")
+	h := c.version(completed("1.0.0")).GetStatus().GetHistory()
+	if len(h) != 3 || h[0].GetImage() != c.cfg.initial || h[1].GetState() != "Partial" || h[0].GetVerified() ||
+		!strings.Contains(h[0].GetAcceptedRisks(), "the cluster was at it before the update that it aborts") {
+		t.Errorf("history is %v", h)
+	}
+}
+
+// A tag is resolved once: the digest that it had then is what the cluster stays at, however often it is looked, and
+// wherever the tag points later.
+func TestATagIsResolvedOnce(t *testing.T) {
+	c, next := installed(t)
+	registry := httptest.NewServer(registry.New())
+	defer registry.Close()
+	tag := strings.TrimPrefix(registry.URL, "http://") + "/windlass:next"
+	c.push(next, tag)
+	c.ready(operators...)
+	c.desire("", tag)
+	_, digest, _ := strings.Cut(next, "@")
+	if st := c.version(completed("1.1.0")).GetStatus(); st.GetDesired().GetImage() != tag+"@"+digest {
+		t.Errorf("desired is %v", st.GetDesired())
+	}
+	other := c.image("1.1.1", example("1.1.1"), "1.1.0")
+	c.sign(other, c.key)
+	c.push(other, tag)
+	c.follow("") // a change of the spec, so that everything is compared again
+	cv := c.version(func(cv *updatev1.ClusterVersion) string {
+		if cv.GetStatus().GetObservedGeneration() != cv.GetMetadata().GetGeneration() {
+			return "the change of the spec is not taken up"
+		}
+		return has("RetrievedUpdates", "False", "NoChannel")(cv)
+	})
+	if h := cv.GetStatus().GetHistory(); len(h) != 2 || cv.GetStatus().GetDesired().GetVersion() != "1.1.0" {
+		t.Errorf("history is %v", h)
+	}
+	list, err := eventv1.NewEventServiceClient(c.admin).ListEvents(t.Context(), &eventv1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list.GetItems() {
+		if e.GetReason() == "PayloadLoaded" && strings.Contains(e.GetMessage(), `"1.1.0"`) && e.GetCount() > 1 {
+			t.Errorf("the release was accepted %d times", e.GetCount())
+		}
+	}
 }
 
 func TestAClusterWithoutAnImageHasTheVersionOfTheProgram(t *testing.T) {
@@ -653,7 +747,7 @@ func TestAnUpdateIsAppliedAsPlanned(t *testing.T) {
 	keys := c.written()
 	c.desire("1.1.0", "")
 	c.version(completed("1.1.0"))
-	image, err := release.Open(t.Context(), next, []string{c.layout})
+	image, err := release.Open(t.Context(), next, release.Places{Layouts: []string{c.layout}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -710,7 +804,8 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 	for pkg := range apply.Packages() {
 		owners[pkg] = nil // no service is called
 	}
-	applier, err := apply.New(nil, owners)
+	applier,
+		err := apply.New(nil, owners, release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -722,7 +817,7 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		image, err := release.Open(t.Context(), repository+"@"+digest, []string{c.layout})
+		image, err := release.Open(t.Context(), repository+"@"+digest, release.Places{Layouts: []string{c.layout}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -735,7 +830,7 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 			t.Errorf("%s: %d of %d manifests count, %v", version, len(tasks), len(payload.Manifests), err)
 		}
 		var levels []string
-		steps, unparsed := plan.TaskGraph(payload.FileNames(), plan.Updating)
+		steps, unparsed := plan.TaskGraph(payload.FileNames(), nil, plan.Updating)
 		for _, s := range steps {
 			levels = append(levels, s.RunLevel)
 		}

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// maxGraph is some ten times the largest graph that there is in public.
-	maxGraph = 64 << 20
+	// maxGraph is some hundred times the largest graph that there is in public.
+	maxGraph = 16 << 20
 	// patience is how long an answer may take, its body included.
 	patience = time.Minute
 )
@@ -82,7 +82,7 @@ func (s *Source) Graph(ctx context.Context, spec *updatev1.ClusterVersionSpec, v
 	if err != nil {
 		return nil, plan.AskFailed(reason(err), err)
 	}
-	g, err := plan.ParseGraph(raw)
+	g, err := plan.ParseGraph(raw, version)
 	if err != nil {
 		return nil, plan.AskFailed(responseInvalid, fmt.Errorf("the graph is not valid: %w", err))
 	}

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/topology"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 )
 
 // Each cluster whose pods run under users of their own has a block of users that no other one has. The blocks are
@@ -60,6 +63,27 @@ func (c *Cluster) podsDir() string {
 		return c.Service(topology.ProviderLocal, "pods")
 	}
 	return c.PodsDir
+}
+
+// PodsDirs returns the directories of the pods of all machines whose pods are not in their own directory.
+func (c *Cluster) PodsDirs() ([]string, error) {
+	if !c.PodsIsolated() || c.podsDir() == "" {
+		return nil, nil
+	}
+	return machinesIn(c.podsDir())
+}
+
+func machinesIn(podsDir string) (dirs []string, err error) {
+	entries, err := os.ReadDir(podsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, filepath.Join(podsDir, e.Name()))
+		}
+	}
+	return dirs, nil
 }
 
 // EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and other
@@ -131,6 +155,19 @@ func takeBlock(cluster string) (string, error) {
 	return "", errors.Join(fmt.Errorf("all %d blocks in %s are taken", hostBlocks, home), stuck)
 }
 
+// endPods ends what is left of the pods of a block.
+func endPods(dir string, users process.Users) error {
+	machines, err := machinesIn(dir)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	if err := nodeagent.EndContainers(context.Background(), machines, log, func(string) {}); err != nil {
+		return err
+	}
+	return users.Kill()
+}
+
 // passable returns an error unless every user can pass through all directories above dir and through dir.
 func passable(dir string) error {
 	for ; ; dir = filepath.Dir(dir) {
@@ -171,8 +208,7 @@ func reclaim(home, cluster string) error {
 		if there, err := exists(of); of != cluster && (there || err != nil) {
 			continue
 		}
-		users := block(uint32(n))
-		if err := users.Kill(); err != nil {
+		if err := endPods(dir, block(uint32(n))); err != nil {
 			errs = append(errs, err)
 			continue
 		}

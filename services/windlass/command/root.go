@@ -30,10 +30,12 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/release"
 	"github.com/windlass-dev/windlass/services/windlass/command/rollout"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // Run runs the command line and returns the exit code: 0, 1 for an error, or the code of an Exit.
 func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
+	out, errw = terminal.New(out), terminal.New(errw)
 	e := &session.Env{In: in, Out: out, Err: errw}
 	var err error
 	if e.Program, err = os.Executable(); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/topology"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
@@ -149,8 +150,13 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 			return err
 		}
 	}
+	machines, err := c.PodsDirs()
+	if err != nil {
+		return err
+	}
+	err = nodeagent.EndContainers(ctx, machines, log, report)
 	users := c.PodUsers()
-	return users.Kill() // what left its pod's session
+	return errors.Join(err, users.Kill()) // what left its pod's session, or is of a runtime that does not answer
 }
 
 // StopSupervisor ends the supervisor of a cluster alone: the programs run on, and the next one takes them over.

@@ -5,8 +5,9 @@ package table
 import (
 	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 const (
@@ -83,15 +84,10 @@ func Fold(text string, width int) []string {
 	return lines
 }
 
-// plain returns the first line of a cell, without anything that a terminal would obey.
+// plain returns the first line of a cell; what a terminal would obey is shown, and counts for the width.
 func plain(cell string) string {
 	if i := strings.IndexAny(cell, "\n\r\f"); i >= 0 {
 		cell = cell[:i] + "..."
 	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, cell)
+	return terminal.Escape(strings.ReplaceAll(cell, "\t", " "))
 }

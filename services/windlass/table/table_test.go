@@ -139,7 +139,7 @@ func TestColumnsStayAsWideAsTheWidestRowSoFar(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const want = "A        B\nlonger   x\ns        y\ntwo...   esc\ufffd[31m\n"
+	const want = "A        B\nlonger   x\ns        y\ntwo...   esc^[[31m\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
 	}

@@ -103,19 +103,20 @@ func (x *MachineConfig) GetSpec() *MachineConfigSpec {
 // MachineConfigService reads and writes the configuration of nodes.
 type MachineConfigSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Image of the operating system; stored but not installed. A change requires a reboot.
+	// Image of the operating system. No driver installs it: pools that select it are RenderDegraded.
 	OsImageUrl string `protobuf:"bytes,1,opt,name=os_image_url,json=osImageURL,proto3" json:"os_image_url,omitempty"`
-	// Image of extensions; stored but not used.
+	// Image of extensions. No driver uses it: pools that select it are RenderDegraded.
 	BaseOsExtensionsContainerImage string `protobuf:"bytes,2,opt,name=base_os_extensions_container_image,json=baseOSExtensionsContainerImage,proto3" json:"base_os_extensions_container_image,omitempty"`
 	// An Ignition configuration of version 3: files and units.
 	Config *structpb.Struct `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
-	// Kernel arguments. A change requires a reboot.
+	// Kernel arguments. No driver sets them: pools that select them are RenderDegraded.
 	KernelArguments []string `protobuf:"bytes,4,rep,name=kernel_arguments,json=kernelArguments,proto3" json:"kernel_arguments,omitempty"`
-	// Extensions of the operating system. A change requires a reboot.
+	// Extensions of the operating system. No driver installs them: pools that select them are RenderDegraded.
 	Extensions []string `protobuf:"bytes,5,rep,name=extensions,proto3" json:"extensions,omitempty"`
 	// True for FIPS mode; immutable.
 	Fips *bool `protobuf:"varint,6,opt,name=fips,proto3,oneof" json:"fips,omitempty"`
-	// Kernel type: default, realtime or 64k-pages.
+	// Kernel type: default, realtime or 64k-pages. No driver changes it: pools with another than default are
+	// RenderDegraded.
 	KernelType    string `protobuf:"bytes,7,opt,name=kernel_type,json=kernelType,proto3" json:"kernel_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -940,21 +940,22 @@ var File_windlass_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_windlass_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bwindlass/node/v1/node.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x86\x04\n" +
+	"\x1bwindlass/node/v1/node.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xc6\x04\n" +
 	"\x04Node\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12.\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.windlass.node.v1.NodeSpecR\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.windlass.node.v1.NodeStatusR\x06status:\xa8\x02\xa2\xbb\x18\xa3\x02\x12\x02v1\x1a\x04Node\"\x05nodes*\x04node2\x02noJ)\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.windlass.node.v1.NodeStatusR\x06status:\xe8\x02\xa2\xbb\x18\xe3\x02\x12\x02v1\x1a\x04Node\"\x05nodes*\x04node2\x02noJ)\n" +
 	"\x06STATUS\x12\x1fstatus.conditions[Ready].statusJ\x18\n" +
 	"\x05ROLES\x12\x0fmetadata.labelsJ\x05\n" +
 	"\x03AGEJ)\n" +
 	"\aVERSION\x12\x1estatus.nodeInfo.kubeletVersionJ5\n" +
 	"\vINTERNAL-IP\x12$status.addresses[InternalIP].address\x18\x01J%\n" +
 	"\bOS-IMAGE\x12\x17status.nodeInfo.osImage\x18\x01J1\n" +
-	"\x0eKERNEL-VERSION\x12\x1dstatus.nodeInfo.kernelVersion\x18\x01\"\xf2\x01\n" +
+	"\x0eKERNEL-VERSION\x12\x1dstatus.nodeInfo.kernelVersion\x18\x01J>\n" +
+	"\x11CONTAINER-RUNTIME\x12'status.nodeInfo.containerRuntimeVersion\x18\x01\"\xf2\x01\n" +
 	"\bNodeSpec\x12\x19\n" +
 	"\bpod_cidr\x18\x01 \x01(\tR\apodCIDR\x12\x1b\n" +
 	"\tpod_cidrs\x18\x02 \x03(\tR\bpodCIDRs\x12\x1f\n" +

@@ -125,7 +125,7 @@ type ClusterVersionSpec struct {
 	SignatureStores []*SignatureStore `protobuf:"bytes,5,rep,name=signature_stores,json=signatureStores,proto3" json:"signature_stores,omitempty"`
 	// Objects that update-orchestrator does not manage.
 	Overrides []*ComponentOverride `protobuf:"bytes,6,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// Capabilities to enable; stored but without effect.
+	// Capabilities to enable; absent enables all. What is enabled is never disabled.
 	Capabilities  *Capabilities `protobuf:"bytes,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,10 +219,13 @@ type DesiredUpdate struct {
 	Version *string `protobuf:"bytes,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// Image, by digest.
 	Image *string `protobuf:"bytes,3,opt,name=image,proto3,oneof" json:"image,omitempty"`
-	// True to continue despite a failed verification or precondition; the history records what was waived.
+	// True to continue despite the preconditions ClusterVersionGiantHop and ClusterVersionUpgradeable; the history records
+	// what was waived. Neither the signature of the release nor that it is an older one is waived so: see waive.
 	Force *bool `protobuf:"varint,4,opt,name=force,proto3,oneof" json:"force,omitempty"`
 	// Accepted risks.
-	AcceptRisks   []*AcceptedRisk `protobuf:"bytes,5,rep,name=accept_risks,json=acceptRisks,proto3" json:"accept_risks,omitempty"`
+	AcceptRisks []*AcceptedRisk `protobuf:"bytes,5,rep,name=accept_risks,json=acceptRisks,proto3" json:"accept_risks,omitempty"`
+	// Checks that may fail, each with a reason that the history records.
+	Waive         []*WaivedCheck `protobuf:"bytes,6,rep,name=waive,proto3" json:"waive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -292,6 +295,13 @@ func (x *DesiredUpdate) GetAcceptRisks() []*AcceptedRisk {
 	return nil
 }
 
+func (x *DesiredUpdate) GetWaive() []*WaivedCheck {
+	if x != nil {
+		return x.Waive
+	}
+	return nil
+}
+
 // An accepted risk.
 type AcceptedRisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -338,6 +348,62 @@ func (x *AcceptedRisk) GetName() string {
 	return ""
 }
 
+// A check that may fail.
+type WaivedCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// VerifyPayload for the signature of the release, or a precondition: ClusterVersionRollback, ClusterVersionGiantHop,
+	// ClusterVersionUpgradeable or ClusterVersionSnapshot.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why it may fail.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaivedCheck) Reset() {
+	*x = WaivedCheck{}
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaivedCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaivedCheck) ProtoMessage() {}
+
+func (x *WaivedCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaivedCheck.ProtoReflect.Descriptor instead.
+func (*WaivedCheck) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *WaivedCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WaivedCheck) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // A signature store.
 type SignatureStore struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -351,7 +417,7 @@ type SignatureStore struct {
 
 func (x *SignatureStore) Reset() {
 	*x = SignatureStore{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +429,7 @@ func (x *SignatureStore) String() string {
 func (*SignatureStore) ProtoMessage() {}
 
 func (x *SignatureStore) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +442,7 @@ func (x *SignatureStore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignatureStore.ProtoReflect.Descriptor instead.
 func (*SignatureStore) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{4}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SignatureStore) GetUrl() string {
@@ -404,7 +470,7 @@ type ConfigMapReference struct {
 
 func (x *ConfigMapReference) Reset() {
 	*x = ConfigMapReference{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -416,7 +482,7 @@ func (x *ConfigMapReference) String() string {
 func (*ConfigMapReference) ProtoMessage() {}
 
 func (x *ConfigMapReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -429,7 +495,7 @@ func (x *ConfigMapReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigMapReference.ProtoReflect.Descriptor instead.
 func (*ConfigMapReference) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{5}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConfigMapReference) GetName() string {
@@ -458,7 +524,7 @@ type ComponentOverride struct {
 
 func (x *ComponentOverride) Reset() {
 	*x = ComponentOverride{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +536,7 @@ func (x *ComponentOverride) String() string {
 func (*ComponentOverride) ProtoMessage() {}
 
 func (x *ComponentOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +549,7 @@ func (x *ComponentOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComponentOverride.ProtoReflect.Descriptor instead.
 func (*ComponentOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{6}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ComponentOverride) GetKind() string {
@@ -521,12 +587,12 @@ func (x *ComponentOverride) GetUnmanaged() bool {
 	return false
 }
 
-// Capabilities of a release.
+// Capabilities of a release: the names in capability.openshift.io/name of its manifests.
 type Capabilities struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set of capabilities.
+	// "None", or "vCurrent" (the default) for all that the release has.
 	BaselineCapabilitySet string `protobuf:"bytes,1,opt,name=baseline_capability_set,json=baselineCapabilitySet,proto3" json:"baseline_capability_set,omitempty"`
-	// Capabilities in addition to the set.
+	// Capabilities in addition to the set. One that the release lacks is enabled when a release has it.
 	AdditionalEnabledCapabilities []string `protobuf:"bytes,2,rep,name=additional_enabled_capabilities,json=additionalEnabledCapabilities,proto3" json:"additional_enabled_capabilities,omitempty"`
 	unknownFields                 protoimpl.UnknownFields
 	sizeCache                     protoimpl.SizeCache
@@ -534,7 +600,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +612,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +625,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{7}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Capabilities) GetBaselineCapabilitySet() string {
@@ -595,7 +661,7 @@ type ReleaseReference struct {
 
 func (x *ReleaseReference) Reset() {
 	*x = ReleaseReference{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +673,7 @@ func (x *ReleaseReference) String() string {
 func (*ReleaseReference) ProtoMessage() {}
 
 func (x *ReleaseReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +686,7 @@ func (x *ReleaseReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReference.ProtoReflect.Descriptor instead.
 func (*ReleaseReference) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{8}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReleaseReference) GetArchitecture() string {
@@ -673,7 +739,7 @@ type ConditionalUpdate struct {
 
 func (x *ConditionalUpdate) Reset() {
 	*x = ConditionalUpdate{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +751,7 @@ func (x *ConditionalUpdate) String() string {
 func (*ConditionalUpdate) ProtoMessage() {}
 
 func (x *ConditionalUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +764,7 @@ func (x *ConditionalUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionalUpdate.ProtoReflect.Descriptor instead.
 func (*ConditionalUpdate) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{9}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConditionalUpdate) GetRelease() *ReleaseReference {
@@ -734,14 +800,16 @@ type ConditionalUpdateRisk struct {
 	// Rules that determine whether it applies; the first rule with a result decides.
 	MatchingRules []*ClusterCondition `protobuf:"bytes,4,rep,name=matching_rules,json=matchingRules,proto3" json:"matching_rules,omitempty"`
 	// Conditions: Applies, which is True, False or Unknown.
-	Conditions    []*v1.Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Results of the rules, in their order, up to the rule that decides.
+	Outcomes      []*RuleOutcome `protobuf:"bytes,6,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConditionalUpdateRisk) Reset() {
 	*x = ConditionalUpdateRisk{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +821,7 @@ func (x *ConditionalUpdateRisk) String() string {
 func (*ConditionalUpdateRisk) ProtoMessage() {}
 
 func (x *ConditionalUpdateRisk) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +834,7 @@ func (x *ConditionalUpdateRisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionalUpdateRisk.ProtoReflect.Descriptor instead.
 func (*ConditionalUpdateRisk) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{10}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConditionalUpdateRisk) GetUrl() string {
@@ -804,6 +872,122 @@ func (x *ConditionalUpdateRisk) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *ConditionalUpdateRisk) GetOutcomes() []*RuleOutcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+// The result of a rule.
+type RuleOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always or PromQL.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// The query of a PromQL rule.
+	Promql string `protobuf:"bytes,2,opt,name=promql,proto3" json:"promql,omitempty"`
+	// True if the risk applies, False if not, Unknown if that is not known.
+	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// Why the last evaluation failed, or why there was none; may be empty.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// When the status last changed.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// When the query last had this result; it counts for 24 hours.
+	Evaluated *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
+	// When the query was last evaluated, successfully or not.
+	Attempted *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=attempted,proto3" json:"attempted,omitempty"`
+	// The version that the cluster had: at another one the query is evaluated again.
+	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleOutcome) Reset() {
+	*x = RuleOutcome{}
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleOutcome) ProtoMessage() {}
+
+func (x *RuleOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleOutcome.ProtoReflect.Descriptor instead.
+func (*RuleOutcome) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RuleOutcome) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *RuleOutcome) GetPromql() string {
+	if x != nil {
+		return x.Promql
+	}
+	return ""
+}
+
+func (x *RuleOutcome) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *RuleOutcome) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RuleOutcome) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *RuleOutcome) GetEvaluated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Evaluated
+	}
+	return nil
+}
+
+func (x *RuleOutcome) GetAttempted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Attempted
+	}
+	return nil
+}
+
+func (x *RuleOutcome) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // A rule that determines whether a risk applies.
 type ClusterCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -817,7 +1001,7 @@ type ClusterCondition struct {
 
 func (x *ClusterCondition) Reset() {
 	*x = ClusterCondition{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +1013,7 @@ func (x *ClusterCondition) String() string {
 func (*ClusterCondition) ProtoMessage() {}
 
 func (x *ClusterCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +1026,7 @@ func (x *ClusterCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterCondition.ProtoReflect.Descriptor instead.
 func (*ClusterCondition) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{11}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClusterCondition) GetType() string {
@@ -870,7 +1054,7 @@ type PromQLClusterCondition struct {
 
 func (x *PromQLClusterCondition) Reset() {
 	*x = PromQLClusterCondition{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1066,7 @@ func (x *PromQLClusterCondition) String() string {
 func (*PromQLClusterCondition) ProtoMessage() {}
 
 func (x *PromQLClusterCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1079,7 @@ func (x *PromQLClusterCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromQLClusterCondition.ProtoReflect.Descriptor instead.
 func (*PromQLClusterCondition) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{12}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PromQLClusterCondition) GetPromql() string {
@@ -932,7 +1116,7 @@ type ClusterVersionStatus struct {
 
 func (x *ClusterVersionStatus) Reset() {
 	*x = ClusterVersionStatus{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1128,7 @@ func (x *ClusterVersionStatus) String() string {
 func (*ClusterVersionStatus) ProtoMessage() {}
 
 func (x *ClusterVersionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1141,7 @@ func (x *ClusterVersionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterVersionStatus.ProtoReflect.Descriptor instead.
 func (*ClusterVersionStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{13}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ClusterVersionStatus) GetDesired() *ReleaseReference {
@@ -1040,7 +1224,7 @@ type UpdateProgress struct {
 
 func (x *UpdateProgress) Reset() {
 	*x = UpdateProgress{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1236,7 @@ func (x *UpdateProgress) String() string {
 func (*UpdateProgress) ProtoMessage() {}
 
 func (x *UpdateProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1249,7 @@ func (x *UpdateProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateProgress.ProtoReflect.Descriptor instead.
 func (*UpdateProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{14}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UpdateProgress) GetDone() int32 {
@@ -1115,7 +1299,7 @@ type UpdateWait struct {
 
 func (x *UpdateWait) Reset() {
 	*x = UpdateWait{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1311,7 @@ func (x *UpdateWait) String() string {
 func (*UpdateWait) ProtoMessage() {}
 
 func (x *UpdateWait) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1324,7 @@ func (x *UpdateWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWait.ProtoReflect.Descriptor instead.
 func (*UpdateWait) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{15}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateWait) GetObject() *v1.ObjectReference {
@@ -1181,9 +1365,9 @@ func (x *UpdateWait) GetSince() *timestamppb.Timestamp {
 // Capabilities of a release.
 type CapabilitiesStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Enabled capabilities.
+	// Enabled capabilities, in order: manifests that need another one are left out.
 	EnabledCapabilities []string `protobuf:"bytes,1,rep,name=enabled_capabilities,json=enabledCapabilities,proto3" json:"enabled_capabilities,omitempty"`
-	// Known capabilities.
+	// Known capabilities: those that manifests of the release name.
 	KnownCapabilities []string `protobuf:"bytes,2,rep,name=known_capabilities,json=knownCapabilities,proto3" json:"known_capabilities,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1191,7 +1375,7 @@ type CapabilitiesStatus struct {
 
 func (x *CapabilitiesStatus) Reset() {
 	*x = CapabilitiesStatus{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1387,7 @@ func (x *CapabilitiesStatus) String() string {
 func (*CapabilitiesStatus) ProtoMessage() {}
 
 func (x *CapabilitiesStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1400,7 @@ func (x *CapabilitiesStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesStatus.ProtoReflect.Descriptor instead.
 func (*CapabilitiesStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{16}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CapabilitiesStatus) GetEnabledCapabilities() []string {
@@ -1250,13 +1434,15 @@ type UpdateHistory struct {
 	Verified *bool `protobuf:"varint,6,opt,name=verified,proto3,oneof" json:"verified,omitempty"`
 	// What was waived.
 	AcceptedRisks string `protobuf:"bytes,7,opt,name=accepted_risks,json=acceptedRisks,proto3" json:"accepted_risks,omitempty"`
+	// Name of the Snapshot of etcd that was taken and checked before the update; empty if none was.
+	Snapshot      string `protobuf:"bytes,8,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateHistory) Reset() {
 	*x = UpdateHistory{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1454,7 @@ func (x *UpdateHistory) String() string {
 func (*UpdateHistory) ProtoMessage() {}
 
 func (x *UpdateHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1467,7 @@ func (x *UpdateHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHistory.ProtoReflect.Descriptor instead.
 func (*UpdateHistory) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{17}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateHistory) GetState() string {
@@ -1333,6 +1519,13 @@ func (x *UpdateHistory) GetAcceptedRisks() string {
 	return ""
 }
 
+func (x *UpdateHistory) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
 var File_windlass_update_v1_cluster_version_proto protoreflect.FileDescriptor
 
 const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
@@ -1359,20 +1552,25 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\achannel\x18\x04 \x01(\tB\x17\xbaH\x14r\x122\x10^[0-9a-zA-Z.-]*$R\achannel\x12W\n" +
 	"\x10signature_stores\x18\x05 \x03(\v2\".windlass.update.v1.SignatureStoreB\b\xbaH\x05\x92\x01\x02\x10 R\x0fsignatureStores\x12C\n" +
 	"\toverrides\x18\x06 \x03(\v2%.windlass.update.v1.ComponentOverrideR\toverrides\x12D\n" +
-	"\fcapabilities\x18\a \x01(\v2 .windlass.update.v1.CapabilitiesR\fcapabilities\"\x93\x02\n" +
+	"\fcapabilities\x18\a \x01(\v2 .windlass.update.v1.CapabilitiesR\fcapabilities\"\xd4\x02\n" +
 	"\rDesiredUpdate\x127\n" +
 	"\farchitecture\x18\x01 \x01(\tB\x0e\xbaH\vr\tR\x00R\x05MultiH\x00R\farchitecture\x88\x01\x01\x12\x1d\n" +
 	"\aversion\x18\x02 \x01(\tH\x01R\aversion\x88\x01\x01\x12\x19\n" +
 	"\x05image\x18\x03 \x01(\tH\x02R\x05image\x88\x01\x01\x12\x19\n" +
 	"\x05force\x18\x04 \x01(\bH\x03R\x05force\x88\x01\x01\x12C\n" +
-	"\faccept_risks\x18\x05 \x03(\v2 .windlass.update.v1.AcceptedRiskR\vacceptRisksB\x0f\n" +
+	"\faccept_risks\x18\x05 \x03(\v2 .windlass.update.v1.AcceptedRiskR\vacceptRisks\x12?\n" +
+	"\x05waive\x18\x06 \x03(\v2\x1f.windlass.update.v1.WaivedCheckB\b\xbaH\x05\x92\x01\x02\x10\x10R\x05waiveB\x0f\n" +
 	"\r_architectureB\n" +
 	"\n" +
 	"\b_versionB\b\n" +
 	"\x06_imageB\b\n" +
 	"\x06_force\"*\n" +
 	"\fAcceptedRisk\x12\x1a\n" +
-	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"b\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xbf\x01\n" +
+	"\vWaivedCheck\x12\x8b\x01\n" +
+	"\x04name\x18\x01 \x01(\tBw\xbaHtrrR\rVerifyPayloadR\x16ClusterVersionRollbackR\x16ClusterVersionGiantHopR\x19ClusterVersionUpgradeableR\x16ClusterVersionSnapshotR\x04name\x12\"\n" +
+	"\x06reason\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\"b\n" +
 	"\x0eSignatureStore\x12\x18\n" +
 	"\x03url\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x03url\x126\n" +
 	"\x02ca\x18\x02 \x01(\v2&.windlass.update.v1.ConfigMapReferenceR\x02ca\"(\n" +
@@ -1403,7 +1601,7 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\x05risks\x18\x02 \x03(\v2).windlass.update.v1.ConditionalUpdateRiskR\x05risks\x12;\n" +
 	"\n" +
 	"conditions\x18\x03 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditions\"\xe1\x01\n" +
+	"conditions\"\x9e\x02\n" +
 	"\x15ConditionalUpdateRisk\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1411,7 +1609,17 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\x0ematching_rules\x18\x04 \x03(\v2$.windlass.update.v1.ClusterConditionR\rmatchingRules\x12;\n" +
 	"\n" +
 	"conditions\x18\x05 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditions\"j\n" +
+	"conditions\x12;\n" +
+	"\boutcomes\x18\x06 \x03(\v2\x1f.windlass.update.v1.RuleOutcomeR\boutcomes\"\xab\x02\n" +
+	"\vRuleOutcome\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
+	"\x06promql\x18\x02 \x01(\tR\x06promql\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\tR\x06status\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
+	"\tevaluated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tevaluated\x128\n" +
+	"\tattempted\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tattempted\x12\x18\n" +
+	"\aversion\x18\b \x01(\tR\aversion\"j\n" +
 	"\x10ClusterCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12B\n" +
 	"\x06promql\x18\x02 \x01(\v2*.windlass.update.v1.PromQLClusterConditionR\x06promql\"0\n" +
@@ -1446,7 +1654,7 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"v\n" +
 	"\x12CapabilitiesStatus\x121\n" +
 	"\x14enabled_capabilities\x18\x01 \x03(\tR\x13enabledCapabilities\x12-\n" +
-	"\x12known_capabilities\x18\x02 \x03(\tR\x11knownCapabilities\"\xe9\x02\n" +
+	"\x12known_capabilities\x18\x02 \x03(\tR\x11knownCapabilities\"\x85\x03\n" +
 	"\rUpdateHistory\x12/\n" +
 	"\x05state\x18\x01 \x01(\tB\x19\xbaH\x16r\x14R\tCompletedR\aPartialR\x05state\x12=\n" +
 	"\fstarted_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vstartedTime\x12C\n" +
@@ -1454,7 +1662,8 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\tH\x00R\aversion\x88\x01\x01\x12\x19\n" +
 	"\x05image\x18\x05 \x01(\tH\x01R\x05image\x88\x01\x01\x12\x1f\n" +
 	"\bverified\x18\x06 \x01(\bH\x02R\bverified\x88\x01\x01\x12%\n" +
-	"\x0eaccepted_risks\x18\a \x01(\tR\racceptedRisksB\n" +
+	"\x0eaccepted_risks\x18\a \x01(\tR\racceptedRisks\x12\x1a\n" +
+	"\bsnapshot\x18\b \x01(\tR\bsnapshotB\n" +
 	"\n" +
 	"\b_versionB\b\n" +
 	"\x06_imageB\v\n" +
@@ -1473,64 +1682,71 @@ func file_windlass_update_v1_cluster_version_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_cluster_version_proto_rawDescData
 }
 
-var file_windlass_update_v1_cluster_version_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_windlass_update_v1_cluster_version_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_windlass_update_v1_cluster_version_proto_goTypes = []any{
 	(*ClusterVersion)(nil),         // 0: windlass.update.v1.ClusterVersion
 	(*ClusterVersionSpec)(nil),     // 1: windlass.update.v1.ClusterVersionSpec
 	(*DesiredUpdate)(nil),          // 2: windlass.update.v1.DesiredUpdate
 	(*AcceptedRisk)(nil),           // 3: windlass.update.v1.AcceptedRisk
-	(*SignatureStore)(nil),         // 4: windlass.update.v1.SignatureStore
-	(*ConfigMapReference)(nil),     // 5: windlass.update.v1.ConfigMapReference
-	(*ComponentOverride)(nil),      // 6: windlass.update.v1.ComponentOverride
-	(*Capabilities)(nil),           // 7: windlass.update.v1.Capabilities
-	(*ReleaseReference)(nil),       // 8: windlass.update.v1.ReleaseReference
-	(*ConditionalUpdate)(nil),      // 9: windlass.update.v1.ConditionalUpdate
-	(*ConditionalUpdateRisk)(nil),  // 10: windlass.update.v1.ConditionalUpdateRisk
-	(*ClusterCondition)(nil),       // 11: windlass.update.v1.ClusterCondition
-	(*PromQLClusterCondition)(nil), // 12: windlass.update.v1.PromQLClusterCondition
-	(*ClusterVersionStatus)(nil),   // 13: windlass.update.v1.ClusterVersionStatus
-	(*UpdateProgress)(nil),         // 14: windlass.update.v1.UpdateProgress
-	(*UpdateWait)(nil),             // 15: windlass.update.v1.UpdateWait
-	(*CapabilitiesStatus)(nil),     // 16: windlass.update.v1.CapabilitiesStatus
-	(*UpdateHistory)(nil),          // 17: windlass.update.v1.UpdateHistory
-	(*v1.ObjectMeta)(nil),          // 18: windlass.meta.v1.ObjectMeta
-	(*v1.Condition)(nil),           // 19: windlass.meta.v1.Condition
-	(*v1.ObjectReference)(nil),     // 20: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
+	(*WaivedCheck)(nil),            // 4: windlass.update.v1.WaivedCheck
+	(*SignatureStore)(nil),         // 5: windlass.update.v1.SignatureStore
+	(*ConfigMapReference)(nil),     // 6: windlass.update.v1.ConfigMapReference
+	(*ComponentOverride)(nil),      // 7: windlass.update.v1.ComponentOverride
+	(*Capabilities)(nil),           // 8: windlass.update.v1.Capabilities
+	(*ReleaseReference)(nil),       // 9: windlass.update.v1.ReleaseReference
+	(*ConditionalUpdate)(nil),      // 10: windlass.update.v1.ConditionalUpdate
+	(*ConditionalUpdateRisk)(nil),  // 11: windlass.update.v1.ConditionalUpdateRisk
+	(*RuleOutcome)(nil),            // 12: windlass.update.v1.RuleOutcome
+	(*ClusterCondition)(nil),       // 13: windlass.update.v1.ClusterCondition
+	(*PromQLClusterCondition)(nil), // 14: windlass.update.v1.PromQLClusterCondition
+	(*ClusterVersionStatus)(nil),   // 15: windlass.update.v1.ClusterVersionStatus
+	(*UpdateProgress)(nil),         // 16: windlass.update.v1.UpdateProgress
+	(*UpdateWait)(nil),             // 17: windlass.update.v1.UpdateWait
+	(*CapabilitiesStatus)(nil),     // 18: windlass.update.v1.CapabilitiesStatus
+	(*UpdateHistory)(nil),          // 19: windlass.update.v1.UpdateHistory
+	(*v1.ObjectMeta)(nil),          // 20: windlass.meta.v1.ObjectMeta
+	(*v1.Condition)(nil),           // 21: windlass.meta.v1.Condition
+	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),     // 23: windlass.meta.v1.ObjectReference
 }
 var file_windlass_update_v1_cluster_version_proto_depIdxs = []int32{
-	18, // 0: windlass.update.v1.ClusterVersion.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	20, // 0: windlass.update.v1.ClusterVersion.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.update.v1.ClusterVersion.spec:type_name -> windlass.update.v1.ClusterVersionSpec
-	13, // 2: windlass.update.v1.ClusterVersion.status:type_name -> windlass.update.v1.ClusterVersionStatus
+	15, // 2: windlass.update.v1.ClusterVersion.status:type_name -> windlass.update.v1.ClusterVersionStatus
 	2,  // 3: windlass.update.v1.ClusterVersionSpec.desired_update:type_name -> windlass.update.v1.DesiredUpdate
-	4,  // 4: windlass.update.v1.ClusterVersionSpec.signature_stores:type_name -> windlass.update.v1.SignatureStore
-	6,  // 5: windlass.update.v1.ClusterVersionSpec.overrides:type_name -> windlass.update.v1.ComponentOverride
-	7,  // 6: windlass.update.v1.ClusterVersionSpec.capabilities:type_name -> windlass.update.v1.Capabilities
+	5,  // 4: windlass.update.v1.ClusterVersionSpec.signature_stores:type_name -> windlass.update.v1.SignatureStore
+	7,  // 5: windlass.update.v1.ClusterVersionSpec.overrides:type_name -> windlass.update.v1.ComponentOverride
+	8,  // 6: windlass.update.v1.ClusterVersionSpec.capabilities:type_name -> windlass.update.v1.Capabilities
 	3,  // 7: windlass.update.v1.DesiredUpdate.accept_risks:type_name -> windlass.update.v1.AcceptedRisk
-	5,  // 8: windlass.update.v1.SignatureStore.ca:type_name -> windlass.update.v1.ConfigMapReference
-	8,  // 9: windlass.update.v1.ConditionalUpdate.release:type_name -> windlass.update.v1.ReleaseReference
-	10, // 10: windlass.update.v1.ConditionalUpdate.risks:type_name -> windlass.update.v1.ConditionalUpdateRisk
-	19, // 11: windlass.update.v1.ConditionalUpdate.conditions:type_name -> windlass.meta.v1.Condition
-	11, // 12: windlass.update.v1.ConditionalUpdateRisk.matching_rules:type_name -> windlass.update.v1.ClusterCondition
-	19, // 13: windlass.update.v1.ConditionalUpdateRisk.conditions:type_name -> windlass.meta.v1.Condition
-	12, // 14: windlass.update.v1.ClusterCondition.promql:type_name -> windlass.update.v1.PromQLClusterCondition
-	8,  // 15: windlass.update.v1.ClusterVersionStatus.desired:type_name -> windlass.update.v1.ReleaseReference
-	17, // 16: windlass.update.v1.ClusterVersionStatus.history:type_name -> windlass.update.v1.UpdateHistory
-	16, // 17: windlass.update.v1.ClusterVersionStatus.capabilities:type_name -> windlass.update.v1.CapabilitiesStatus
-	19, // 18: windlass.update.v1.ClusterVersionStatus.conditions:type_name -> windlass.meta.v1.Condition
-	8,  // 19: windlass.update.v1.ClusterVersionStatus.available_updates:type_name -> windlass.update.v1.ReleaseReference
-	9,  // 20: windlass.update.v1.ClusterVersionStatus.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
-	14, // 21: windlass.update.v1.ClusterVersionStatus.progress:type_name -> windlass.update.v1.UpdateProgress
-	15, // 22: windlass.update.v1.UpdateProgress.waits:type_name -> windlass.update.v1.UpdateWait
-	20, // 23: windlass.update.v1.UpdateWait.object:type_name -> windlass.meta.v1.ObjectReference
-	21, // 24: windlass.update.v1.UpdateWait.since:type_name -> google.protobuf.Timestamp
-	21, // 25: windlass.update.v1.UpdateHistory.started_time:type_name -> google.protobuf.Timestamp
-	21, // 26: windlass.update.v1.UpdateHistory.completion_time:type_name -> google.protobuf.Timestamp
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	4,  // 8: windlass.update.v1.DesiredUpdate.waive:type_name -> windlass.update.v1.WaivedCheck
+	6,  // 9: windlass.update.v1.SignatureStore.ca:type_name -> windlass.update.v1.ConfigMapReference
+	9,  // 10: windlass.update.v1.ConditionalUpdate.release:type_name -> windlass.update.v1.ReleaseReference
+	11, // 11: windlass.update.v1.ConditionalUpdate.risks:type_name -> windlass.update.v1.ConditionalUpdateRisk
+	21, // 12: windlass.update.v1.ConditionalUpdate.conditions:type_name -> windlass.meta.v1.Condition
+	13, // 13: windlass.update.v1.ConditionalUpdateRisk.matching_rules:type_name -> windlass.update.v1.ClusterCondition
+	21, // 14: windlass.update.v1.ConditionalUpdateRisk.conditions:type_name -> windlass.meta.v1.Condition
+	12, // 15: windlass.update.v1.ConditionalUpdateRisk.outcomes:type_name -> windlass.update.v1.RuleOutcome
+	22, // 16: windlass.update.v1.RuleOutcome.since:type_name -> google.protobuf.Timestamp
+	22, // 17: windlass.update.v1.RuleOutcome.evaluated:type_name -> google.protobuf.Timestamp
+	22, // 18: windlass.update.v1.RuleOutcome.attempted:type_name -> google.protobuf.Timestamp
+	14, // 19: windlass.update.v1.ClusterCondition.promql:type_name -> windlass.update.v1.PromQLClusterCondition
+	9,  // 20: windlass.update.v1.ClusterVersionStatus.desired:type_name -> windlass.update.v1.ReleaseReference
+	19, // 21: windlass.update.v1.ClusterVersionStatus.history:type_name -> windlass.update.v1.UpdateHistory
+	18, // 22: windlass.update.v1.ClusterVersionStatus.capabilities:type_name -> windlass.update.v1.CapabilitiesStatus
+	21, // 23: windlass.update.v1.ClusterVersionStatus.conditions:type_name -> windlass.meta.v1.Condition
+	9,  // 24: windlass.update.v1.ClusterVersionStatus.available_updates:type_name -> windlass.update.v1.ReleaseReference
+	10, // 25: windlass.update.v1.ClusterVersionStatus.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
+	16, // 26: windlass.update.v1.ClusterVersionStatus.progress:type_name -> windlass.update.v1.UpdateProgress
+	17, // 27: windlass.update.v1.UpdateProgress.waits:type_name -> windlass.update.v1.UpdateWait
+	23, // 28: windlass.update.v1.UpdateWait.object:type_name -> windlass.meta.v1.ObjectReference
+	22, // 29: windlass.update.v1.UpdateWait.since:type_name -> google.protobuf.Timestamp
+	22, // 30: windlass.update.v1.UpdateHistory.started_time:type_name -> google.protobuf.Timestamp
+	22, // 31: windlass.update.v1.UpdateHistory.completion_time:type_name -> google.protobuf.Timestamp
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_proto_init() }
@@ -1539,18 +1755,18 @@ func file_windlass_update_v1_cluster_version_proto_init() {
 		return
 	}
 	file_windlass_update_v1_cluster_version_proto_msgTypes[2].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[6].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[8].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[13].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[14].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[17].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[9].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[15].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[16].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_cluster_version_proto_rawDesc), len(file_windlass_update_v1_cluster_version_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -785,7 +785,9 @@ type EvaluateClusterVersionRequest struct {
 	// Known results of risks, by the name of the risk: True, False or Unknown.
 	RiskResults map[string]string `protobuf:"bytes,4,rep,name=risk_results,json=riskResults,proto3" json:"risk_results,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// A version to explain; empty means none.
-	WhyNot        string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
+	WhyNot string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
+	// A version to find a path to, over several updates if necessary; empty means none.
+	PathTo        string `protobuf:"bytes,6,opt,name=path_to,json=pathTo,proto3" json:"path_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,6 +857,250 @@ func (x *EvaluateClusterVersionRequest) GetWhyNot() string {
 	return ""
 }
 
+func (x *EvaluateClusterVersionRequest) GetPathTo() string {
+	if x != nil {
+		return x.PathTo
+	}
+	return ""
+}
+
+// Request of PreflightClusterVersion.
+type PreflightClusterVersionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The update, as spec.desiredUpdate would have it.
+	DesiredUpdate *DesiredUpdate `protobuf:"bytes,1,opt,name=desired_update,json=desiredUpdate,proto3" json:"desired_update,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreflightClusterVersionRequest) Reset() {
+	*x = PreflightClusterVersionRequest{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreflightClusterVersionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreflightClusterVersionRequest) ProtoMessage() {}
+
+func (x *PreflightClusterVersionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreflightClusterVersionRequest.ProtoReflect.Descriptor instead.
+func (*PreflightClusterVersionRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PreflightClusterVersionRequest) GetDesiredUpdate() *DesiredUpdate {
+	if x != nil {
+		return x.DesiredUpdate
+	}
+	return nil
+}
+
+// What would come of an update.
+type PreflightClusterVersionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The release, as far as it is known.
+	Release *ReleaseReference `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	// No check fails: the update would begin.
+	Accepted bool `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// All checks, in order.
+	Checks []*ReleaseCheck `protobuf:"bytes,3,rep,name=checks,proto3" json:"checks,omitempty"`
+	// Number of manifests that count here.
+	ManifestCount *int32 `protobuf:"varint,4,opt,name=manifest_count,json=manifestCount,proto3,oneof" json:"manifest_count,omitempty"`
+	// Objects that no release has brought yet.
+	Added []*v1.ObjectReference `protobuf:"bytes,5,rep,name=added,proto3" json:"added,omitempty"`
+	// Objects that the release lacks: they are removed at the end of the update, unless something keeps them.
+	Removed []*v1.ObjectReference `protobuf:"bytes,6,rep,name=removed,proto3" json:"removed,omitempty"`
+	// Jobs of the release.
+	Jobs []*ReleaseJob `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// Kinds of its manifests that no service owns.
+	Unserved []*ReleaseKind `protobuf:"bytes,8,rep,name=unserved,proto3" json:"unserved,omitempty"`
+	// Capabilities that are enabled then.
+	EnabledCapabilities []string `protobuf:"bytes,9,rep,name=enabled_capabilities,json=enabledCapabilities,proto3" json:"enabled_capabilities,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *PreflightClusterVersionResponse) Reset() {
+	*x = PreflightClusterVersionResponse{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreflightClusterVersionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreflightClusterVersionResponse) ProtoMessage() {}
+
+func (x *PreflightClusterVersionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreflightClusterVersionResponse.ProtoReflect.Descriptor instead.
+func (*PreflightClusterVersionResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PreflightClusterVersionResponse) GetRelease() *ReleaseReference {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *PreflightClusterVersionResponse) GetChecks() []*ReleaseCheck {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetManifestCount() int32 {
+	if x != nil && x.ManifestCount != nil {
+		return *x.ManifestCount
+	}
+	return 0
+}
+
+func (x *PreflightClusterVersionResponse) GetAdded() []*v1.ObjectReference {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetRemoved() []*v1.ObjectReference {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetJobs() []*ReleaseJob {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetUnserved() []*ReleaseKind {
+	if x != nil {
+		return x.Unserved
+	}
+	return nil
+}
+
+func (x *PreflightClusterVersionResponse) GetEnabledCapabilities() []string {
+	if x != nil {
+		return x.EnabledCapabilities
+	}
+	return nil
+}
+
+// A check of a release before an update.
+type ReleaseCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as VerifyPayload or ClusterVersionUpgradeable.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Passed, Warned, Waived, Failed or NotChecked.
+	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// Reason of a result other than Passed; may be empty.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Text of it.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseCheck) Reset() {
+	*x = ReleaseCheck{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseCheck) ProtoMessage() {}
+
+func (x *ReleaseCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseCheck.ProtoReflect.Descriptor instead.
+func (*ReleaseCheck) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReleaseCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseCheck) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *ReleaseCheck) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReleaseCheck) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // The available updates.
 type EvaluateClusterVersionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -867,14 +1113,20 @@ type EvaluateClusterVersionResponse struct {
 	// The condition RetrievedUpdates.
 	Conditions []*v1.Condition `protobuf:"bytes,4,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Why the version in the request is offered or not: the missing edge, or the risk.
-	WhyNot        string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
+	WhyNot string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
+	// The updates that lead to the version in the request, in order: of all paths one with the fewest updates that are
+	// not
+	// recommended, then the fewest whose risks are unknown, then the fewest updates.
+	Path []*UpdateHop `protobuf:"bytes,6,rep,name=path,proto3" json:"path,omitempty"`
+	// Why there is no path.
+	NoPath        string `protobuf:"bytes,7,opt,name=no_path,json=noPath,proto3" json:"no_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EvaluateClusterVersionResponse) Reset() {
 	*x = EvaluateClusterVersionResponse{}
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +1138,7 @@ func (x *EvaluateClusterVersionResponse) String() string {
 func (*EvaluateClusterVersionResponse) ProtoMessage() {}
 
 func (x *EvaluateClusterVersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +1151,7 @@ func (x *EvaluateClusterVersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateClusterVersionResponse.ProtoReflect.Descriptor instead.
 func (*EvaluateClusterVersionResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EvaluateClusterVersionResponse) GetVersion() string {
@@ -937,6 +1189,93 @@ func (x *EvaluateClusterVersionResponse) GetWhyNot() string {
 	return ""
 }
 
+func (x *EvaluateClusterVersionResponse) GetPath() []*UpdateHop {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *EvaluateClusterVersionResponse) GetNoPath() string {
+	if x != nil {
+		return x.NoPath
+	}
+	return ""
+}
+
+// An update of a path.
+type UpdateHop struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The release.
+	Release *ReleaseReference `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	// True, False or Unknown, by its risks as they are now; they are evaluated again before the update.
+	Recommended string `protobuf:"bytes,2,opt,name=recommended,proto3" json:"recommended,omitempty"`
+	// Reason of it.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Text of it.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateHop) Reset() {
+	*x = UpdateHop{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateHop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateHop) ProtoMessage() {}
+
+func (x *UpdateHop) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateHop.ProtoReflect.Descriptor instead.
+func (*UpdateHop) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UpdateHop) GetRelease() *ReleaseReference {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+func (x *UpdateHop) GetRecommended() string {
+	if x != nil {
+		return x.Recommended
+	}
+	return ""
+}
+
+func (x *UpdateHop) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UpdateHop) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // One change.
 type WatchClusterVersionsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -950,7 +1289,7 @@ type WatchClusterVersionsResponse_Event struct {
 
 func (x *WatchClusterVersionsResponse_Event) Reset() {
 	*x = WatchClusterVersionsResponse_Event{}
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1301,7 @@ func (x *WatchClusterVersionsResponse_Event) String() string {
 func (*WatchClusterVersionsResponse_Event) ProtoMessage() {}
 
 func (x *WatchClusterVersionsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1335,7 @@ var File_windlass_update_v1_cluster_version_service_proto protoreflect.FileDescr
 
 const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\n" +
-	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a(windlass/update/v1/cluster_version.proto\".\n" +
+	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a(windlass/update/v1/cluster_version.proto\x1a windlass/update/v1/release.proto\".\n" +
 	"\x18GetClusterVersionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x89\x02\n" +
 	"\x1aListClusterVersionsRequest\x12%\n" +
@@ -1050,16 +1389,35 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aW\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12:\n" +
-	"\x06object\x18\x02 \x01(\v2\".windlass.update.v1.ClusterVersionR\x06object\"\xc2\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\".windlass.update.v1.ClusterVersionR\x06object\"\xdb\x02\n" +
 	"\x1dEvaluateClusterVersionRequest\x12-\n" +
 	"\x05graph\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05graph\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
 	"\achannel\x18\x03 \x01(\tR\achannel\x12e\n" +
 	"\frisk_results\x18\x04 \x03(\v2B.windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntryR\vriskResults\x12\x17\n" +
-	"\awhy_not\x18\x05 \x01(\tR\x06whyNot\x1a>\n" +
+	"\awhy_not\x18\x05 \x01(\tR\x06whyNot\x12\x17\n" +
+	"\apath_to\x18\x06 \x01(\tR\x06pathTo\x1a>\n" +
 	"\x10RiskResultsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbb\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
+	"\x1ePreflightClusterVersionRequest\x12P\n" +
+	"\x0edesired_update\x18\x01 \x01(\v2!.windlass.update.v1.DesiredUpdateB\x06\xbaH\x03\xc8\x01\x01R\rdesiredUpdate\"\x90\x04\n" +
+	"\x1fPreflightClusterVersionResponse\x12>\n" +
+	"\arelease\x18\x01 \x01(\v2$.windlass.update.v1.ReleaseReferenceR\arelease\x12\x1a\n" +
+	"\baccepted\x18\x02 \x01(\bR\baccepted\x128\n" +
+	"\x06checks\x18\x03 \x03(\v2 .windlass.update.v1.ReleaseCheckR\x06checks\x12*\n" +
+	"\x0emanifest_count\x18\x04 \x01(\x05H\x00R\rmanifestCount\x88\x01\x01\x127\n" +
+	"\x05added\x18\x05 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x05added\x12;\n" +
+	"\aremoved\x18\x06 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\aremoved\x122\n" +
+	"\x04jobs\x18\a \x03(\v2\x1e.windlass.update.v1.ReleaseJobR\x04jobs\x12;\n" +
+	"\bunserved\x18\b \x03(\v2\x1f.windlass.update.v1.ReleaseKindR\bunserved\x121\n" +
+	"\x14enabled_capabilities\x18\t \x03(\tR\x13enabledCapabilitiesB\x11\n" +
+	"\x0f_manifest_count\"l\n" +
+	"\fReleaseCheck\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x87\x03\n" +
 	"\x1eEvaluateClusterVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12Q\n" +
 	"\x11available_updates\x18\x02 \x03(\v2$.windlass.update.v1.ReleaseReferenceR\x10availableUpdates\x12V\n" +
@@ -1067,7 +1425,14 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x04 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
 	"conditions\x12\x17\n" +
-	"\awhy_not\x18\x05 \x01(\tR\x06whyNot2\xd3\x10\n" +
+	"\awhy_not\x18\x05 \x01(\tR\x06whyNot\x121\n" +
+	"\x04path\x18\x06 \x03(\v2\x1d.windlass.update.v1.UpdateHopR\x04path\x12\x17\n" +
+	"\ano_path\x18\a \x01(\tR\x06noPath\"\x9f\x01\n" +
+	"\tUpdateHop\x12>\n" +
+	"\arelease\x18\x01 \x01(\v2$.windlass.update.v1.ReleaseReferenceR\arelease\x12 \n" +
+	"\vrecommended\x18\x02 \x01(\tR\vrecommended\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage2\xb2\x12\n" +
 	"\x15ClusterVersionService\x12\xce\x01\n" +
 	"\x11GetClusterVersion\x12,.windlass.update.v1.GetClusterVersionRequest\x1a\".windlass.update.v1.ClusterVersion\"g\xaa\xbb\x18+\n" +
 	"\x03get\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x022Z\x14\x12\x12/v1/clusterversion\x12\x1a/v1/clusterversions/{name}\x12\xba\x01\n" +
@@ -1088,7 +1453,9 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\x14WatchClusterVersions\x12/.windlass.update.v1.WatchClusterVersionsRequest\x1a0.windlass.update.v1.WatchClusterVersionsResponse\"R\xaa\xbb\x18-\n" +
 	"\x05watch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/clusterversions:watch0\x01\x12\xd7\x01\n" +
 	"\x16EvaluateClusterVersion\x121.windlass.update.v1.EvaluateClusterVersionRequest\x1a2.windlass.update.v1.EvaluateClusterVersionResponse\"V\xaa\xbb\x18,\n" +
-	"\x04plan\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/clusterversion:evaluateB\xe0\x01\n" +
+	"\x04plan\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/clusterversion:evaluate\x12\xdc\x01\n" +
+	"\x17PreflightClusterVersion\x122.windlass.update.v1.PreflightClusterVersionRequest\x1a3.windlass.update.v1.PreflightClusterVersionResponse\"X\xaa\xbb\x18-\n" +
+	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/clusterversion:preflightB\xe0\x01\n" +
 	"\x16com.windlass.update.v1B\x1aClusterVersionServiceProtoP\x01Z@github.com/windlass-dev/windlass/gen/windlass/update/v1;updatev1\xa2\x02\x03WUX\xaa\x02\x12Windlass.Update.V1\xca\x02\x12Windlass\\Update\\V1\xe2\x02\x1eWindlass\\Update\\V1\\GPBMetadata\xea\x02\x14Windlass::Update::V1b\x06proto3"
 
 var (
@@ -1103,7 +1470,7 @@ func file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP() []byte 
 	return file_windlass_update_v1_cluster_version_service_proto_rawDescData
 }
 
-var file_windlass_update_v1_cluster_version_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_windlass_update_v1_cluster_version_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*GetClusterVersionRequest)(nil),           // 0: windlass.update.v1.GetClusterVersionRequest
 	(*ListClusterVersionsRequest)(nil),         // 1: windlass.update.v1.ListClusterVersionsRequest
@@ -1117,61 +1484,80 @@ var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*WatchClusterVersionsRequest)(nil),        // 9: windlass.update.v1.WatchClusterVersionsRequest
 	(*WatchClusterVersionsResponse)(nil),       // 10: windlass.update.v1.WatchClusterVersionsResponse
 	(*EvaluateClusterVersionRequest)(nil),      // 11: windlass.update.v1.EvaluateClusterVersionRequest
-	(*EvaluateClusterVersionResponse)(nil),     // 12: windlass.update.v1.EvaluateClusterVersionResponse
-	(*WatchClusterVersionsResponse_Event)(nil), // 13: windlass.update.v1.WatchClusterVersionsResponse.Event
-	nil,                           // 14: windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
-	(*fieldmaskpb.FieldMask)(nil), // 15: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),           // 16: windlass.meta.v1.ListMeta
-	(*ClusterVersion)(nil),        // 17: windlass.update.v1.ClusterVersion
-	(*httpbody.HttpBody)(nil),     // 18: google.api.HttpBody
-	(*v1.Preconditions)(nil),      // 19: windlass.meta.v1.Preconditions
-	(*structpb.Struct)(nil),       // 20: google.protobuf.Struct
-	(*ReleaseReference)(nil),      // 21: windlass.update.v1.ReleaseReference
-	(*ConditionalUpdate)(nil),     // 22: windlass.update.v1.ConditionalUpdate
-	(*v1.Condition)(nil),          // 23: windlass.meta.v1.Condition
+	(*PreflightClusterVersionRequest)(nil),     // 12: windlass.update.v1.PreflightClusterVersionRequest
+	(*PreflightClusterVersionResponse)(nil),    // 13: windlass.update.v1.PreflightClusterVersionResponse
+	(*ReleaseCheck)(nil),                       // 14: windlass.update.v1.ReleaseCheck
+	(*EvaluateClusterVersionResponse)(nil),     // 15: windlass.update.v1.EvaluateClusterVersionResponse
+	(*UpdateHop)(nil),                          // 16: windlass.update.v1.UpdateHop
+	(*WatchClusterVersionsResponse_Event)(nil), // 17: windlass.update.v1.WatchClusterVersionsResponse.Event
+	nil,                           // 18: windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
+	(*fieldmaskpb.FieldMask)(nil), // 19: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),           // 20: windlass.meta.v1.ListMeta
+	(*ClusterVersion)(nil),        // 21: windlass.update.v1.ClusterVersion
+	(*httpbody.HttpBody)(nil),     // 22: google.api.HttpBody
+	(*v1.Preconditions)(nil),      // 23: windlass.meta.v1.Preconditions
+	(*structpb.Struct)(nil),       // 24: google.protobuf.Struct
+	(*DesiredUpdate)(nil),         // 25: windlass.update.v1.DesiredUpdate
+	(*ReleaseReference)(nil),      // 26: windlass.update.v1.ReleaseReference
+	(*v1.ObjectReference)(nil),    // 27: windlass.meta.v1.ObjectReference
+	(*ReleaseJob)(nil),            // 28: windlass.update.v1.ReleaseJob
+	(*ReleaseKind)(nil),           // 29: windlass.update.v1.ReleaseKind
+	(*ConditionalUpdate)(nil),     // 30: windlass.update.v1.ConditionalUpdate
+	(*v1.Condition)(nil),          // 31: windlass.meta.v1.Condition
 }
 var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
-	15, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	16, // 1: windlass.update.v1.ClusterVersionList.metadata:type_name -> windlass.meta.v1.ListMeta
-	17, // 2: windlass.update.v1.ClusterVersionList.items:type_name -> windlass.update.v1.ClusterVersion
-	17, // 3: windlass.update.v1.CreateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	17, // 4: windlass.update.v1.UpdateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	18, // 5: windlass.update.v1.PatchClusterVersionRequest.patch:type_name -> google.api.HttpBody
-	17, // 6: windlass.update.v1.ApplyClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	17, // 7: windlass.update.v1.UpdateClusterVersionStatusRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	19, // 8: windlass.update.v1.DeleteClusterVersionRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	13, // 9: windlass.update.v1.WatchClusterVersionsResponse.events:type_name -> windlass.update.v1.WatchClusterVersionsResponse.Event
-	20, // 10: windlass.update.v1.EvaluateClusterVersionRequest.graph:type_name -> google.protobuf.Struct
-	14, // 11: windlass.update.v1.EvaluateClusterVersionRequest.risk_results:type_name -> windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
-	21, // 12: windlass.update.v1.EvaluateClusterVersionResponse.available_updates:type_name -> windlass.update.v1.ReleaseReference
-	22, // 13: windlass.update.v1.EvaluateClusterVersionResponse.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
-	23, // 14: windlass.update.v1.EvaluateClusterVersionResponse.conditions:type_name -> windlass.meta.v1.Condition
-	17, // 15: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
-	0,  // 16: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
-	1,  // 17: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
-	3,  // 18: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
-	4,  // 19: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
-	5,  // 20: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
-	6,  // 21: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
-	7,  // 22: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
-	8,  // 23: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
-	9,  // 24: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
-	11, // 25: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
-	17, // 26: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	2,  // 27: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
-	17, // 28: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	17, // 29: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	17, // 30: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	17, // 31: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	17, // 32: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
-	17, // 33: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	10, // 34: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
-	12, // 35: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	19, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	20, // 1: windlass.update.v1.ClusterVersionList.metadata:type_name -> windlass.meta.v1.ListMeta
+	21, // 2: windlass.update.v1.ClusterVersionList.items:type_name -> windlass.update.v1.ClusterVersion
+	21, // 3: windlass.update.v1.CreateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	21, // 4: windlass.update.v1.UpdateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	22, // 5: windlass.update.v1.PatchClusterVersionRequest.patch:type_name -> google.api.HttpBody
+	21, // 6: windlass.update.v1.ApplyClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	21, // 7: windlass.update.v1.UpdateClusterVersionStatusRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	23, // 8: windlass.update.v1.DeleteClusterVersionRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	17, // 9: windlass.update.v1.WatchClusterVersionsResponse.events:type_name -> windlass.update.v1.WatchClusterVersionsResponse.Event
+	24, // 10: windlass.update.v1.EvaluateClusterVersionRequest.graph:type_name -> google.protobuf.Struct
+	18, // 11: windlass.update.v1.EvaluateClusterVersionRequest.risk_results:type_name -> windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
+	25, // 12: windlass.update.v1.PreflightClusterVersionRequest.desired_update:type_name -> windlass.update.v1.DesiredUpdate
+	26, // 13: windlass.update.v1.PreflightClusterVersionResponse.release:type_name -> windlass.update.v1.ReleaseReference
+	14, // 14: windlass.update.v1.PreflightClusterVersionResponse.checks:type_name -> windlass.update.v1.ReleaseCheck
+	27, // 15: windlass.update.v1.PreflightClusterVersionResponse.added:type_name -> windlass.meta.v1.ObjectReference
+	27, // 16: windlass.update.v1.PreflightClusterVersionResponse.removed:type_name -> windlass.meta.v1.ObjectReference
+	28, // 17: windlass.update.v1.PreflightClusterVersionResponse.jobs:type_name -> windlass.update.v1.ReleaseJob
+	29, // 18: windlass.update.v1.PreflightClusterVersionResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
+	26, // 19: windlass.update.v1.EvaluateClusterVersionResponse.available_updates:type_name -> windlass.update.v1.ReleaseReference
+	30, // 20: windlass.update.v1.EvaluateClusterVersionResponse.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
+	31, // 21: windlass.update.v1.EvaluateClusterVersionResponse.conditions:type_name -> windlass.meta.v1.Condition
+	16, // 22: windlass.update.v1.EvaluateClusterVersionResponse.path:type_name -> windlass.update.v1.UpdateHop
+	26, // 23: windlass.update.v1.UpdateHop.release:type_name -> windlass.update.v1.ReleaseReference
+	21, // 24: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
+	0,  // 25: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
+	1,  // 26: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
+	3,  // 27: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
+	4,  // 28: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
+	5,  // 29: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
+	6,  // 30: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
+	7,  // 31: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
+	8,  // 32: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
+	9,  // 33: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
+	11, // 34: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
+	12, // 35: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
+	21, // 36: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	2,  // 37: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
+	21, // 38: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	21, // 39: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	21, // 40: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	21, // 41: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	21, // 42: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
+	21, // 43: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	10, // 44: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
+	15, // 45: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
+	13, // 46: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_service_proto_init() }
@@ -1180,13 +1566,15 @@ func file_windlass_update_v1_cluster_version_service_proto_init() {
 		return
 	}
 	file_windlass_update_v1_cluster_version_proto_init()
+	file_windlass_update_v1_release_proto_init()
+	file_windlass_update_v1_cluster_version_service_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_cluster_version_service_proto_rawDesc), len(file_windlass_update_v1_cluster_version_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -529,6 +529,33 @@ func local_request_ClusterVersionService_EvaluateClusterVersion_0(ctx context.Co
 	return msg, metadata, err
 }
 
+func request_ClusterVersionService_PreflightClusterVersion_0(ctx context.Context, marshaler runtime.Marshaler, client ClusterVersionServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PreflightClusterVersionRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PreflightClusterVersion(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_ClusterVersionService_PreflightClusterVersion_0(ctx context.Context, marshaler runtime.Marshaler, server ClusterVersionServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PreflightClusterVersionRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PreflightClusterVersion(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterClusterVersionServiceHandlerServer registers the http handlers for service ClusterVersionService to "mux".
 // UnaryRPC     :call ClusterVersionServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -741,6 +768,26 @@ func RegisterClusterVersionServiceHandlerServer(ctx context.Context, mux *runtim
 			return
 		}
 		forward_ClusterVersionService_EvaluateClusterVersion_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+	mux.Handle(http.MethodPost, pattern_ClusterVersionService_PreflightClusterVersion_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.update.v1.ClusterVersionService/PreflightClusterVersion", runtime.WithHTTPPathPattern("/v1/clusterversion:preflight"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_ClusterVersionService_PreflightClusterVersion_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ClusterVersionService_PreflightClusterVersion_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -969,6 +1016,23 @@ func RegisterClusterVersionServiceHandlerClient(ctx context.Context, mux *runtim
 		}
 		forward_ClusterVersionService_EvaluateClusterVersion_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_ClusterVersionService_PreflightClusterVersion_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.update.v1.ClusterVersionService/PreflightClusterVersion", runtime.WithHTTPPathPattern("/v1/clusterversion:preflight"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_ClusterVersionService_PreflightClusterVersion_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ClusterVersionService_PreflightClusterVersion_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -984,6 +1048,7 @@ var (
 	pattern_ClusterVersionService_DeleteClusterVersion_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "clusterversions", "name"}, ""))
 	pattern_ClusterVersionService_WatchClusterVersions_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "clusterversions"}, "watch"))
 	pattern_ClusterVersionService_EvaluateClusterVersion_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "clusterversion"}, "evaluate"))
+	pattern_ClusterVersionService_PreflightClusterVersion_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "clusterversion"}, "preflight"))
 )
 
 var (
@@ -998,4 +1063,5 @@ var (
 	forward_ClusterVersionService_DeleteClusterVersion_0       = runtime.ForwardResponseMessage
 	forward_ClusterVersionService_WatchClusterVersions_0       = runtime.ForwardResponseStream
 	forward_ClusterVersionService_EvaluateClusterVersion_0     = runtime.ForwardResponseMessage
+	forward_ClusterVersionService_PreflightClusterVersion_0    = runtime.ForwardResponseMessage
 )

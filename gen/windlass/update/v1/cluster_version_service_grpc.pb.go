@@ -34,6 +34,7 @@ const (
 	ClusterVersionService_DeleteClusterVersion_FullMethodName       = "/windlass.update.v1.ClusterVersionService/DeleteClusterVersion"
 	ClusterVersionService_WatchClusterVersions_FullMethodName       = "/windlass.update.v1.ClusterVersionService/WatchClusterVersions"
 	ClusterVersionService_EvaluateClusterVersion_FullMethodName     = "/windlass.update.v1.ClusterVersionService/EvaluateClusterVersion"
+	ClusterVersionService_PreflightClusterVersion_FullMethodName    = "/windlass.update.v1.ClusterVersionService/PreflightClusterVersion"
 )
 
 // ClusterVersionServiceClient is the client API for ClusterVersionService service.
@@ -70,6 +71,9 @@ type ClusterVersionServiceClient interface {
 	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, and
 	// why a version is not offered.
 	EvaluateClusterVersion(ctx context.Context, in *EvaluateClusterVersionRequest, opts ...grpc.CallOption) (*EvaluateClusterVersionResponse, error)
+	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
+	// change. It finds, verifies and reads the release, as an update does, and changes nothing.
+	PreflightClusterVersion(ctx context.Context, in *PreflightClusterVersionRequest, opts ...grpc.CallOption) (*PreflightClusterVersionResponse, error)
 }
 
 type clusterVersionServiceClient struct {
@@ -189,6 +193,16 @@ func (c *clusterVersionServiceClient) EvaluateClusterVersion(ctx context.Context
 	return out, nil
 }
 
+func (c *clusterVersionServiceClient) PreflightClusterVersion(ctx context.Context, in *PreflightClusterVersionRequest, opts ...grpc.CallOption) (*PreflightClusterVersionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreflightClusterVersionResponse)
+	err := c.cc.Invoke(ctx, ClusterVersionService_PreflightClusterVersion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterVersionServiceServer is the server API for ClusterVersionService service.
 // All implementations must embed UnimplementedClusterVersionServiceServer
 // for forward compatibility.
@@ -223,6 +237,9 @@ type ClusterVersionServiceServer interface {
 	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, and
 	// why a version is not offered.
 	EvaluateClusterVersion(context.Context, *EvaluateClusterVersionRequest) (*EvaluateClusterVersionResponse, error)
+	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
+	// change. It finds, verifies and reads the release, as an update does, and changes nothing.
+	PreflightClusterVersion(context.Context, *PreflightClusterVersionRequest) (*PreflightClusterVersionResponse, error)
 	mustEmbedUnimplementedClusterVersionServiceServer()
 }
 
@@ -262,6 +279,9 @@ func (UnimplementedClusterVersionServiceServer) WatchClusterVersions(*WatchClust
 }
 func (UnimplementedClusterVersionServiceServer) EvaluateClusterVersion(context.Context, *EvaluateClusterVersionRequest) (*EvaluateClusterVersionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvaluateClusterVersion not implemented")
+}
+func (UnimplementedClusterVersionServiceServer) PreflightClusterVersion(context.Context, *PreflightClusterVersionRequest) (*PreflightClusterVersionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreflightClusterVersion not implemented")
 }
 func (UnimplementedClusterVersionServiceServer) mustEmbedUnimplementedClusterVersionServiceServer() {}
 func (UnimplementedClusterVersionServiceServer) testEmbeddedByValue()                               {}
@@ -457,6 +477,24 @@ func _ClusterVersionService_EvaluateClusterVersion_Handler(srv interface{}, ctx 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterVersionService_PreflightClusterVersion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreflightClusterVersionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterVersionServiceServer).PreflightClusterVersion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterVersionService_PreflightClusterVersion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterVersionServiceServer).PreflightClusterVersion(ctx, req.(*PreflightClusterVersionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterVersionService_ServiceDesc is the grpc.ServiceDesc for ClusterVersionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -499,6 +537,10 @@ var ClusterVersionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EvaluateClusterVersion",
 			Handler:    _ClusterVersionService_EvaluateClusterVersion_Handler,
+		},
+		{
+			MethodName: "PreflightClusterVersion",
+			Handler:    _ClusterVersionService_PreflightClusterVersion_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

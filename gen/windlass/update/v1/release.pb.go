@@ -173,7 +173,16 @@ type ReleaseStatus struct {
 	// Hash of all manifests.
 	VersionHash string `protobuf:"bytes,8,opt,name=version_hash,json=versionHash,proto3" json:"version_hash,omitempty"`
 	// Conditions: Verified and Loaded.
-	Conditions    []*v1.Condition `protobuf:"bytes,9,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,9,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Objects that this release brings, and those that earlier releases brought since an update was completed last. Those
+	// that this release lacks are removed at the end of the update to it.
+	Inventory []*v1.ObjectReference `protobuf:"bytes,10,rep,name=inventory,proto3" json:"inventory,omitempty"`
+	// Objects that earlier releases brought, that this release lacks, and that were not removed.
+	Leftovers []*ReleaseLeftover `protobuf:"bytes,11,rep,name=leftovers,proto3" json:"leftovers,omitempty"`
+	// Jobs of this release, in load order. Each runs once for a release.
+	Jobs []*ReleaseJob `protobuf:"bytes,12,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// Kinds of manifests that no service of this cluster owns. Such manifests are kept, and nothing acts on them.
+	Unserved      []*ReleaseKind `protobuf:"bytes,13,rep,name=unserved,proto3" json:"unserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +280,235 @@ func (x *ReleaseStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *ReleaseStatus) GetInventory() []*v1.ObjectReference {
+	if x != nil {
+		return x.Inventory
+	}
+	return nil
+}
+
+func (x *ReleaseStatus) GetLeftovers() []*ReleaseLeftover {
+	if x != nil {
+		return x.Leftovers
+	}
+	return nil
+}
+
+func (x *ReleaseStatus) GetJobs() []*ReleaseJob {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *ReleaseStatus) GetUnserved() []*ReleaseKind {
+	if x != nil {
+		return x.Unserved
+	}
+	return nil
+}
+
+// A job of a release.
+type ReleaseJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The job.
+	Object *v1.ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// File name of its manifest.
+	Manifest string `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// SHA-256 of its manifest, in hexadecimal.
+	Hash string `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	// UID of the job that ran to completion; empty before.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// When its completion was seen; absent before. It is not run again.
+	CompletionTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=completion_time,json=completionTime,proto3" json:"completion_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ReleaseJob) Reset() {
+	*x = ReleaseJob{}
+	mi := &file_windlass_update_v1_release_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseJob) ProtoMessage() {}
+
+func (x *ReleaseJob) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseJob.ProtoReflect.Descriptor instead.
+func (*ReleaseJob) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReleaseJob) GetObject() *v1.ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ReleaseJob) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+func (x *ReleaseJob) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *ReleaseJob) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ReleaseJob) GetCompletionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CompletionTime
+	}
+	return nil
+}
+
+// A kind of manifests of a release.
+type ReleaseKind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// API version.
+	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	// Kind.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Number of manifests.
+	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseKind) Reset() {
+	*x = ReleaseKind{}
+	mi := &file_windlass_update_v1_release_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseKind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseKind) ProtoMessage() {}
+
+func (x *ReleaseKind) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseKind.ProtoReflect.Descriptor instead.
+func (*ReleaseKind) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReleaseKind) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *ReleaseKind) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ReleaseKind) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// An object that no release brings any more, and that is left to administrators.
+type ReleaseLeftover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The object.
+	Object *v1.ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// Why it was not removed.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseLeftover) Reset() {
+	*x = ReleaseLeftover{}
+	mi := &file_windlass_update_v1_release_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseLeftover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseLeftover) ProtoMessage() {}
+
+func (x *ReleaseLeftover) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseLeftover.ProtoReflect.Descriptor instead.
+func (*ReleaseLeftover) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReleaseLeftover) GetObject() *v1.ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ReleaseLeftover) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // An image that a release refers to.
 type ReleaseImageReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -284,7 +522,7 @@ type ReleaseImageReference struct {
 
 func (x *ReleaseImageReference) Reset() {
 	*x = ReleaseImageReference{}
-	mi := &file_windlass_update_v1_release_proto_msgTypes[3]
+	mi := &file_windlass_update_v1_release_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +534,7 @@ func (x *ReleaseImageReference) String() string {
 func (*ReleaseImageReference) ProtoMessage() {}
 
 func (x *ReleaseImageReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_proto_msgTypes[3]
+	mi := &file_windlass_update_v1_release_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +547,7 @@ func (x *ReleaseImageReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseImageReference.ProtoReflect.Descriptor instead.
 func (*ReleaseImageReference) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_proto_rawDescGZIP(), []int{3}
+	return file_windlass_update_v1_release_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReleaseImageReference) GetName() string {
@@ -346,7 +584,7 @@ const file_windlass_update_v1_release_proto_rawDesc = "" +
 	"spec.image\x18\x01J\x05\n" +
 	"\x03AGEP\x01\"#\n" +
 	"\vReleaseSpec\x12\x14\n" +
-	"\x05image\x18\x01 \x01(\tR\x05image\"\x8d\x03\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\"\x82\x05\n" +
 	"\rReleaseStatus\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bprevious\x18\x02 \x03(\tR\bprevious\x124\n" +
@@ -358,8 +596,28 @@ const file_windlass_update_v1_release_proto_rawDesc = "" +
 	"\fversion_hash\x18\b \x01(\tR\vversionHash\x12;\n" +
 	"\n" +
 	"conditions\x18\t \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\x11\n" +
-	"\x0f_manifest_count\"A\n" +
+	"conditions\x12?\n" +
+	"\tinventory\x18\n" +
+	" \x03(\v2!.windlass.meta.v1.ObjectReferenceR\tinventory\x12A\n" +
+	"\tleftovers\x18\v \x03(\v2#.windlass.update.v1.ReleaseLeftoverR\tleftovers\x122\n" +
+	"\x04jobs\x18\f \x03(\v2\x1e.windlass.update.v1.ReleaseJobR\x04jobs\x12;\n" +
+	"\bunserved\x18\r \x03(\v2\x1f.windlass.update.v1.ReleaseKindR\bunservedB\x11\n" +
+	"\x0f_manifest_count\"\xce\x01\n" +
+	"\n" +
+	"ReleaseJob\x129\n" +
+	"\x06object\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x1a\n" +
+	"\bmanifest\x18\x02 \x01(\tR\bmanifest\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\tR\x04hash\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12C\n" +
+	"\x0fcompletion_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0ecompletionTime\"X\n" +
+	"\vReleaseKind\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"d\n" +
+	"\x0fReleaseLeftover\x129\n" +
+	"\x06object\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"A\n" +
 	"\x15ReleaseImageReference\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05imageB\xd2\x01\n" +
@@ -377,28 +635,39 @@ func file_windlass_update_v1_release_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_release_proto_rawDescData
 }
 
-var file_windlass_update_v1_release_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_update_v1_release_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_windlass_update_v1_release_proto_goTypes = []any{
 	(*Release)(nil),               // 0: windlass.update.v1.Release
 	(*ReleaseSpec)(nil),           // 1: windlass.update.v1.ReleaseSpec
 	(*ReleaseStatus)(nil),         // 2: windlass.update.v1.ReleaseStatus
-	(*ReleaseImageReference)(nil), // 3: windlass.update.v1.ReleaseImageReference
-	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
+	(*ReleaseJob)(nil),            // 3: windlass.update.v1.ReleaseJob
+	(*ReleaseKind)(nil),           // 4: windlass.update.v1.ReleaseKind
+	(*ReleaseLeftover)(nil),       // 5: windlass.update.v1.ReleaseLeftover
+	(*ReleaseImageReference)(nil), // 6: windlass.update.v1.ReleaseImageReference
+	(*v1.ObjectMeta)(nil),         // 7: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 9: windlass.meta.v1.Condition
+	(*v1.ObjectReference)(nil),    // 10: windlass.meta.v1.ObjectReference
 }
 var file_windlass_update_v1_release_proto_depIdxs = []int32{
-	4, // 0: windlass.update.v1.Release.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.update.v1.Release.spec:type_name -> windlass.update.v1.ReleaseSpec
-	2, // 2: windlass.update.v1.Release.status:type_name -> windlass.update.v1.ReleaseStatus
-	5, // 3: windlass.update.v1.ReleaseStatus.created:type_name -> google.protobuf.Timestamp
-	3, // 4: windlass.update.v1.ReleaseStatus.images:type_name -> windlass.update.v1.ReleaseImageReference
-	6, // 5: windlass.update.v1.ReleaseStatus.conditions:type_name -> windlass.meta.v1.Condition
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	7,  // 0: windlass.update.v1.Release.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.update.v1.Release.spec:type_name -> windlass.update.v1.ReleaseSpec
+	2,  // 2: windlass.update.v1.Release.status:type_name -> windlass.update.v1.ReleaseStatus
+	8,  // 3: windlass.update.v1.ReleaseStatus.created:type_name -> google.protobuf.Timestamp
+	6,  // 4: windlass.update.v1.ReleaseStatus.images:type_name -> windlass.update.v1.ReleaseImageReference
+	9,  // 5: windlass.update.v1.ReleaseStatus.conditions:type_name -> windlass.meta.v1.Condition
+	10, // 6: windlass.update.v1.ReleaseStatus.inventory:type_name -> windlass.meta.v1.ObjectReference
+	5,  // 7: windlass.update.v1.ReleaseStatus.leftovers:type_name -> windlass.update.v1.ReleaseLeftover
+	3,  // 8: windlass.update.v1.ReleaseStatus.jobs:type_name -> windlass.update.v1.ReleaseJob
+	4,  // 9: windlass.update.v1.ReleaseStatus.unserved:type_name -> windlass.update.v1.ReleaseKind
+	10, // 10: windlass.update.v1.ReleaseJob.object:type_name -> windlass.meta.v1.ObjectReference
+	8,  // 11: windlass.update.v1.ReleaseJob.completion_time:type_name -> google.protobuf.Timestamp
+	10, // 12: windlass.update.v1.ReleaseLeftover.object:type_name -> windlass.meta.v1.ObjectReference
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_release_proto_init() }
@@ -413,7 +682,7 @@ func file_windlass_update_v1_release_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_release_proto_rawDesc), len(file_windlass_update_v1_release_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

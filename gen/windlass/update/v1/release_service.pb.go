@@ -779,7 +779,9 @@ type PlanReleaseRequest struct {
 	// File names of the manifests, in load order.
 	Manifests []string `protobuf:"bytes,2,rep,name=manifests,proto3" json:"manifests,omitempty"`
 	// Updating (the default), Initializing or Reconciling.
-	Mode          string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Mode string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Those of the manifests that hold a Job; only together with manifests.
+	Jobs          []string `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -833,6 +835,13 @@ func (x *PlanReleaseRequest) GetMode() string {
 		return x.Mode
 	}
 	return ""
+}
+
+func (x *PlanReleaseRequest) GetJobs() []string {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
 }
 
 // The order in which the manifests are applied.
@@ -1006,7 +1015,9 @@ type PlanReleaseResponse_Step struct {
 	// Run level of the step; empty if the step contains several run levels.
 	RunLevel string `protobuf:"bytes,1,opt,name=run_level,json=runLevel,proto3" json:"run_level,omitempty"`
 	// The chains.
-	Chains        []*PlanReleaseResponse_Chain `protobuf:"bytes,2,rep,name=chains,proto3" json:"chains,omitempty"`
+	Chains []*PlanReleaseResponse_Chain `protobuf:"bytes,2,rep,name=chains,proto3" json:"chains,omitempty"`
+	// The step is a manifest with a Job. A Job runs once for a release: not again when the cluster reconciles.
+	Job           bool `protobuf:"varint,3,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1053,6 +1064,13 @@ func (x *PlanReleaseResponse_Step) GetChains() []*PlanReleaseResponse_Chain {
 		return x.Chains
 	}
 	return nil
+}
+
+func (x *PlanReleaseResponse_Step) GetJob() bool {
+	if x != nil {
+		return x.Job
+	}
+	return false
 }
 
 var File_windlass_update_v1_release_service_proto protoreflect.FileDescriptor
@@ -1113,20 +1131,22 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aP\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x123\n" +
-	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"\x88\x01\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"\x9c\x01\n" +
 	"\x12PlanReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x12@\n" +
-	"\x04mode\x18\x03 \x01(\tB,\xbaH)r'R\x00R\bUpdatingR\fInitializingR\vReconcilingR\x04mode\"\xa6\x02\n" +
+	"\x04mode\x18\x03 \x01(\tB,\xbaH)r'R\x00R\bUpdatingR\fInitializingR\vReconcilingR\x04mode\x12\x12\n" +
+	"\x04jobs\x18\x04 \x03(\tR\x04jobs\"\xb8\x02\n" +
 	"\x13PlanReleaseResponse\x12B\n" +
 	"\x05steps\x18\x01 \x03(\v2,.windlass.update.v1.PlanReleaseResponse.StepR\x05steps\x12\x1a\n" +
 	"\bunparsed\x18\x02 \x03(\tR\bunparsed\x1aC\n" +
 	"\x05Chain\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12\x1c\n" +
-	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x1aj\n" +
+	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x1a|\n" +
 	"\x04Step\x12\x1b\n" +
 	"\trun_level\x18\x01 \x01(\tR\brunLevel\x12E\n" +
-	"\x06chains\x18\x02 \x03(\v2-.windlass.update.v1.PlanReleaseResponse.ChainR\x06chains2\xe3\f\n" +
+	"\x06chains\x18\x02 \x03(\v2-.windlass.update.v1.PlanReleaseResponse.ChainR\x06chains\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\bR\x03job2\xe3\f\n" +
 	"\x0eReleaseService\x12\x8e\x01\n" +
 	"\n" +
 	"GetRelease\x12%.windlass.update.v1.GetReleaseRequest\x1a\x1b.windlass.update.v1.Release\"<\xaa\xbb\x18\x1d\n" +

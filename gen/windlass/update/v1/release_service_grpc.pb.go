@@ -63,7 +63,7 @@ type ReleaseServiceClient interface {
 	// message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchReleases(ctx context.Context, in *WatchReleasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchReleasesResponse], error)
 	// PlanRelease returns the order in which the manifests of a release are applied: run levels in sequence, components
-	// of a level in parallel, and the manifests of a component in sequence.
+	// of a level in parallel, and the manifests of a component in sequence. A file with a Job is a step by itself.
 	PlanRelease(ctx context.Context, in *PlanReleaseRequest, opts ...grpc.CallOption) (*PlanReleaseResponse, error)
 }
 
@@ -212,7 +212,7 @@ type ReleaseServiceServer interface {
 	// message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchReleases(*WatchReleasesRequest, grpc.ServerStreamingServer[WatchReleasesResponse]) error
 	// PlanRelease returns the order in which the manifests of a release are applied: run levels in sequence, components
-	// of a level in parallel, and the manifests of a component in sequence.
+	// of a level in parallel, and the manifests of a component in sequence. A file with a Job is a step by itself.
 	PlanRelease(context.Context, *PlanReleaseRequest) (*PlanReleaseResponse, error)
 	mustEmbedUnimplementedReleaseServiceServer()
 }

@@ -96,23 +96,51 @@ func TestFieldsThatAreNotInForceAreRefusedOrWarnedOf(t *testing.T) {
 		},
 		"more of a security context": {
 			`{"containers": [{"name": "a", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true,
-				"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}}}]}`,
-			nil,
+				"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}, "procMount": "Unmasked", "appArmorProfile":
+				{"type": "RuntimeDefault"}, "seLinuxOptions": {"level": "s0"}}}]}`,
+			[]string{
+				"spec.containers[0].securityContext.appArmorProfile.type",
+				"spec.containers[0].securityContext.capabilities.add",
+				"spec.containers[0].securityContext.privileged",
+				"spec.containers[0].securityContext.procMount",
+			},
 			[]string{
 				"spec.containers[0].securityContext.allowPrivilegeEscalation: stored and not in force yet",
-				"spec.containers[0].securityContext.capabilities.add: stored and not in force yet",
-				"spec.containers[0].securityContext.privileged: stored and not in force yet",
+				"spec.containers[0].securityContext.seLinuxOptions: stored and not in force yet",
 			},
+		},
+		"what only pods have, and only containers": {
+			`{"securityContext": {"privileged": true}, "containers": [{"name": "a", "securityContext": {"sysctls": []}}]}`,
+			[]string{"spec.securityContext.privileged", "spec.containers[0].securityContext.sysctls"},
+			nil,
+		},
+		"capabilities that are none": {
+			`{"containers": [{"name": "a", "securityContext": {"capabilities": "NET_ADMIN", "privileged": "yes"}}]}`,
+			[]string{
+				"spec.containers[0].securityContext.capabilities", "spec.containers[0].securityContext.privileged",
+			},
+			nil,
+		},
+		"parameters of the kernel": {
+			`{"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}, "containers": [{"name": "a"}]}`,
+			[]string{"spec.securityContext.sysctls"},
+			nil,
 		},
 		"an init container that keeps running": {
 			`{"initContainers": [{"name": "a", "restartPolicy": "Always"}]}`,
 			nil,
 			nil,
 		},
-		"what only changes the order": {
+		"another runtime": {
 			`{"runtimeClassName": "fast", "containers": [{"name": "a", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}]}`,
+			[]string{"spec.runtimeClassName"},
 			nil,
-			[]string{"spec.runtimeClassName: stored and not in force yet"},
+		},
+		"a claim that is only read": {
+			`{"containers": [{"name": "a"}], "volumes": [{"name": "v", "persistentVolumeClaim":
+				{"claimName": "c", "readOnly": true}}]}`,
+			nil,
+			nil,
 		},
 		"empty and default values": {
 			`{"securityContext": {"runAsNonRoot": false, "seLinuxOptions": {}}, "priorityClassName": "",

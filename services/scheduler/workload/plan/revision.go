@@ -43,7 +43,7 @@ func Revision(set *schedulingv1.ReplicaSet) int64 {
 func (r *rollout) noteRevision() {
 	m := r.current.next.GetMetadata()
 	for k, v := range r.d.GetMetadata().GetAnnotations() {
-		if !slices.Contains(notCopied, k) {
+		if !slices.Contains(notCopied, k) && !strings.HasPrefix(k, object.AppliedPrefix) {
 			m.Annotations = label(m.GetAnnotations(), k, v)
 		}
 	}

@@ -30,6 +30,7 @@ func New(e *session.Env) *cobra.Command {
 		Use: "adm", Short: "Manage nodes, updates, release images and encryption keys",
 	}
 	cmd.AddCommand(NewCordon(e), NewUncordon(e), NewDrain(e), newReboot(e), newTaint(e), newUpgrade(e),
+		newUpdateService(e),
 		newEncryption(e))
 	return cmd
 }

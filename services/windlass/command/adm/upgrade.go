@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/spf13/cobra"
@@ -21,18 +23,19 @@ import (
 
 type upgradeFlags struct {
 	to, toImage                        string
-	toLatest, clear, force             bool
+	toLatest, clear, abort, force      bool
 	notRecommended                     bool // show
 	allowNotRecommended, allowExplicit bool
-	allowWithWarnings                  bool
+	allowWithWarnings, dryRun          bool
 
+	waive    map[string]string // reasons, by check
 	upstream string
 }
 
 func newUpgrade(e *session.Env) *cobra.Command {
 	var f upgradeFlags
 	cmd := &cobra.Command{
-		Use:   "upgrade [--to VERSION | --to-image IMAGE | --to-latest | --clear]",
+		Use:   "upgrade [--to VERSION | --to-image IMAGE | --to-latest | --clear | --abort]",
 		Short: "Show available updates, or request one",
 		Example: `  windlass adm upgrade
   windlass adm upgrade --include-not-recommended
@@ -47,21 +50,27 @@ func newUpgrade(e *session.Env) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.to, "to", "", "version to update to, one of the available updates")
+	fs.StringVar(&f.to, "to", "", "version to update to: one of the available updates, or of the history")
 	fs.StringVar(&f.toImage, "to-image", "", "release image to update to, by digest")
 	fs.BoolVar(&f.toLatest, "to-latest", false, "update to the highest recommended version")
-	fs.BoolVar(&f.clear, "clear", false, "cancel the requested update")
+	fs.BoolVar(&f.clear, "clear", false, "cancel the requested update, unless it has begun")
+	fs.BoolVar(&f.abort, "abort", false, "go back from an update that has begun to the release before it")
 	fs.BoolVar(&f.force, "force", false,
-		"ignore failed verification and preconditions; what was waived is recorded in the history")
+		"ignore that the update skips versions or that operators object; recorded in the history")
+	fs.StringToStringVar(&f.waive, "waive", nil,
+		"ignore the failure of one check, as CHECK=REASON: VerifyPayload (the signature), ClusterVersionRollback, "+
+			"ClusterVersionGiantHop, ClusterVersionUpgradeable or ClusterVersionSnapshot; recorded in the history; can be repeated")
 	fs.BoolVar(&f.notRecommended, "include-not-recommended", false, "also show updates with known risks")
 	fs.BoolVar(&f.allowNotRecommended, "allow-not-recommended", false, "allow an update to a version with known risks")
 	fs.BoolVar(&f.allowExplicit, "allow-explicit-upgrade", false,
 		"allow an update to an image that is not an available update")
 	fs.BoolVar(&f.allowWithWarnings, "allow-upgrade-with-warnings", false,
 		"allow an update while the cluster is updating or failing")
+	fs.BoolVar(&f.dryRun, "dry-run", false,
+		"make all checks of the update, and show what it would change; request nothing")
 	fs.StringVar(&f.upstream, "upstream", "",
 		"set the source of the update graph: an http(s) URL, file://DIRECTORY, or \"\" for none")
-	cmd.AddCommand(newUpgradeChannel(e))
+	cmd.AddCommand(newUpgradeChannel(e), newUpgradeHistory(e), newUpgradeAccept(e), newUpgradeStatus(e))
 	return cmd
 }
 
@@ -85,13 +94,16 @@ func newUpgradeChannel(e *session.Env) *cobra.Command {
 
 func upgrade(ctx context.Context, e *session.Env, c *client.Client, f upgradeFlags, setUpstream bool) error {
 	requests := 0
-	for _, w := range []bool{f.to != "", f.toImage != "", f.toLatest, f.clear} {
+	for _, w := range []bool{f.to != "", f.toImage != "", f.toLatest, f.clear, f.abort} {
 		if w {
 			requests++
 		}
 	}
+	if f.dryRun && (f.clear || requests == 0) {
+		return errors.New("--dry-run needs one of --to, --to-image, --to-latest, or --abort")
+	}
 	if requests > 1 {
-		return errors.New("only one of --to, --to-image, --to-latest, or --clear may be given")
+		return errors.New("only one of --to, --to-image, --to-latest, --clear, or --abort may be given")
 	}
 	if setUpstream {
 		if _, err := patchVersion(ctx, c, map[string]any{"upstream": f.upstream}); err != nil {
@@ -123,7 +135,18 @@ func clusterVersion(ctx context.Context, c *client.Client) (*updatev1.ClusterVer
 
 // patchVersion merges fields into the spec of the cluster version.
 func patchVersion(ctx context.Context, c *client.Client, spec map[string]any) (*updatev1.ClusterVersion, error) {
-	body, err := json.Marshal(map[string]any{"spec": spec})
+	return patchVersionAt(ctx, c, nil, spec)
+}
+
+// patchVersionAt is patchVersion, and fails if the cluster version changed since it was read; nil: whatever it is.
+func patchVersionAt(ctx context.Context, c *client.Client, read *updatev1.ClusterVersion, spec map[string]any) (
+	*updatev1.ClusterVersion, error,
+) {
+	patch := map[string]any{"spec": spec}
+	if read != nil {
+		patch["metadata"] = map[string]any{"resourceVersion": read.GetMetadata().GetResourceVersion()}
+	}
+	body, err := json.Marshal(patch)
 	if err != nil {
 		return nil, err
 	}
@@ -143,17 +166,50 @@ func clearUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *upd
 		_, err := fmt.Fprintln(e.Out, "info: No update in progress")
 		return err
 	}
-	wanted := printer.Update(cv.GetSpec().GetDesiredUpdate().GetVersion(), cv.GetSpec().GetDesiredUpdate().GetImage())
-	if _, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": nil}); err != nil {
+	wanted := cv.GetSpec().GetDesiredUpdate()
+	cv, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": nil})
+	if err != nil {
 		return err
 	}
-	now := printer.Update(cv.GetStatus().GetDesired().GetVersion(), cv.GetStatus().GetDesired().GetImage())
-	text := "Cancelled requested upgrade to " + wanted
-	if wanted == now {
-		text = "Cleared the update field, still at " + now
+	now := cv.GetStatus().GetDesired()
+	here := printer.Update(now.GetVersion(), now.GetImage())
+	if n := len(wanted.GetAcceptRisks()); n > 0 {
+		fmt.Fprintf(e.Out, "The %d accepted risks are accepted no longer.\n", n)
 	}
-	_, err := fmt.Fprintln(e.Out, text)
+	switch {
+	case wanted.GetVersion() == "" && wanted.GetImage() == "":
+		_, err = fmt.Fprintln(e.Out, "Cleared the update field, which requested no release; still at "+here)
+	case wanted.GetVersion() != now.GetVersion() && !resolves(wanted.GetImage(), now.GetImage()):
+		_, err = fmt.Fprintln(e.Out, "Cancelled requested upgrade to "+printer.Update(wanted.GetVersion(), wanted.GetImage()))
+	case begun(cv):
+		_, err = fmt.Fprintf(e.Out, "Cleared the update field, but the update to %s has begun and goes on.\n"+
+			"To go back to the release before it: windlass adm upgrade --abort\n", here)
+	default:
+		_, err = fmt.Fprintln(e.Out, "Cleared the update field, still at "+here)
+	}
 	return err
+}
+
+// resolves reports whether an image that was asked for, by digest or by a name, is the one with a digest.
+func resolves(asked, image string) bool {
+	name, digest, _ := strings.Cut(image, "@")
+	return asked != "" && (asked == name || strings.HasSuffix(asked, "@"+digest))
+}
+
+// begun reports whether the cluster is on its way from one release to another.
+func begun(cv *updatev1.ClusterVersion) bool {
+	history := cv.GetStatus().GetHistory()
+	return len(history) > 0 && history[0].GetState() == "Partial" && completed(history) != nil
+}
+
+// completed returns the history entry that was completed last; nil if there is none.
+func completed(history []*updatev1.UpdateHistory) *updatev1.UpdateHistory {
+	for _, h := range history {
+		if h.GetState() == "Completed" {
+			return h
+		}
+	}
+	return nil
 }
 
 // requestUpgrade requests an update after the same checks as oc.
@@ -169,13 +225,16 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 		_, err := fmt.Fprintf(e.Out, "info: Cluster is already at version %s\n", wanted.version)
 		return err
 	}
-	if err := obstacles(cv); err != nil {
+	if f.dryRun {
+		return preflight(ctx, e, c, wanted, f)
+	}
+	if err := obstacles(cv); err != nil && !f.abort {
 		if !f.allowWithWarnings && !f.force {
 			return err
 		}
 		fmt.Fprintf(e.Err, "warning: --allow-upgrade-with-warnings is bypassing: %s\n", err)
 	}
-	desired := map[string]any{"version": nil, "image": nil, "force": nil}
+	desired := map[string]any{"version": nil, "image": nil, "force": nil, "waive": nil}
 	if wanted.version != "" {
 		desired["version"] = wanted.version
 	}
@@ -185,9 +244,23 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 	if f.force {
 		desired["force"] = true
 		fmt.Fprintln(e.Err,
-			"warning: --force overrides cluster verification of your supplied release image and waives any update precondition failures.")
+			"warning: --force waives the preconditions ClusterVersionGiantHop and ClusterVersionUpgradeable, but neither the "+
+				"signature of the release nor that it is older: see --waive.")
+	}
+	var waive []map[string]any
+	for _, w := range f.waivers() {
+		waive = append(waive, map[string]any{"name": w.name, "reason": w.reason})
+		fmt.Fprintf(e.Err, "warning: %s is waived: %q\n", w.name, w.reason)
+	}
+	if len(waive) > 0 {
+		desired["waive"] = waive
 	}
 	if _, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": desired}); err != nil {
+		return err
+	}
+	if f.abort {
+		_, err = fmt.Fprintf(e.Out, "Aborting the update to %s: going back to %s\n",
+			printer.Update(now.GetVersion(), now.GetImage()), wanted.version)
 		return err
 	}
 	if wanted.version == "" {
@@ -198,11 +271,29 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 	return err
 }
 
+type waiver struct{ name, reason string }
+
+// waivers returns the checks that the flags waive, in order.
+func (f upgradeFlags) waivers() []waiver {
+	var out []waiver
+	for _, name := range slices.Sorted(maps.Keys(f.waive)) {
+		out = append(out, waiver{name, f.waive[name]})
+	}
+	return out
+}
+
 type chosen struct{ version, image string }
 
 // choose returns the requested release if the flags and the offered updates allow it.
 func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 	offered := cv.GetStatus().GetAvailableUpdates()
+	if f.abort {
+		if !begun(cv) {
+			return chosen{}, errors.New("there is no update to abort")
+		}
+		before := completed(cv.GetStatus().GetHistory())
+		return chosen{version: before.GetVersion(), image: before.GetImage()}, nil
+	}
 	if f.toLatest {
 		if len(offered) == 0 {
 			return chosen{}, errors.New("no updates available: cannot find the latest")
@@ -233,6 +324,11 @@ func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 					u.GetRelease().GetVersion(), c.GetStatus(), c.GetReason(), strings.ReplaceAll(c.GetMessage(), "\n", "\n  "))
 		}
 		return chosen{version: u.GetRelease().GetVersion(), image: u.GetRelease().GetImage()}, nil
+	}
+	for _, h := range cv.GetStatus().GetHistory() {
+		if f.to != "" && h.GetVersion() == f.to && h.GetImage() != "" {
+			return chosen{version: f.to, image: h.GetImage()}, nil
+		}
 	}
 	switch {
 	case f.to != "" && f.to == cv.GetStatus().GetDesired().GetVersion():
@@ -296,6 +392,10 @@ func showUpgrade(e *session.Env, cv *updatev1.ClusterVersion, notRecommended boo
 	}
 	if c := object.FindCondition(conditions, "Progressing"); c.GetStatus() == "True" {
 		fmt.Fprintf(e.Out, "info: An upgrade is in progress. %s\n", c.GetMessage())
+		if before := completed(cv.GetStatus().GetHistory()); begun(cv) {
+			fmt.Fprintf(e.Out, "info: To go back to %s: windlass adm upgrade --abort\n",
+				printer.Update(before.GetVersion(), before.GetImage()))
+		}
 	} else {
 		fmt.Fprintln(e.Out, c.GetMessage())
 	}
@@ -327,6 +427,5 @@ func showUpgrade(e *session.Env, cv *updatev1.ClusterVersion, notRecommended boo
 	if err := printer.Recommended(e.Out, cv.GetStatus().GetAvailableUpdates()); err != nil {
 		return err
 	}
-	printer.Risky(e.Out, cv.GetStatus().GetConditionalUpdates(), notRecommended)
-	return nil
+	return printer.Risky(e.Out, cv.GetStatus().GetConditionalUpdates(), notRecommended, time.Now())
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +52,7 @@ func describe(ctx context.Context, e *session.Env, args []string, s target.Selec
 				if count++; count > 1 {
 					fmt.Fprint(e.Out, "\n\n")
 				}
-				d := &describer{ctx: ctx, client: c, out: plainWriter{e.Out}, Item: t}
+				d := &describer{ctx: ctx, client: c, out: e.Out, Item: t}
 				d.describe(events)
 			}
 		}
@@ -108,20 +107,6 @@ type describer struct {
 	client *client.Client
 	out    io.Writer
 	target.Item
-}
-
-// plainWriter replaces what a terminal would obey: users write texts that others describe. Each write must have
-// complete characters.
-type plainWriter struct{ out io.Writer }
-
-func (w plainWriter) Write(b []byte) (int, error) {
-	_, err := io.WriteString(w.out, strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, string(b)))
-	return len(b), err
 }
 
 // labelWidth is the column at which values start.

@@ -18,6 +18,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/event"
@@ -35,7 +36,9 @@ func (d *describer) identity() {
 		d.line("Namespace", m.GetNamespace())
 	}
 	d.line("Labels", mapLines(m.GetLabels()))
-	d.line("Annotations", mapLines(m.GetAnnotations()))
+	notes := maps.Clone(m.GetAnnotations())
+	maps.DeleteFunc(notes, func(name, _ string) bool { return strings.HasPrefix(name, object.AppliedPrefix) })
+	d.line("Annotations", mapLines(notes))
 	d.line("API Version", d.Kind.APIVersion())
 	d.line("Kind", d.Kind.GetKind())
 	d.line("Created", ago(m.GetCreationTimestamp()))

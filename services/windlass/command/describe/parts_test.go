@@ -76,13 +76,3 @@ func TestAFailingStepSaysSinceWhenHowOftenAndWhatHelps(t *testing.T) {
 		}
 	})
 }
-
-func TestATerminalObeysNothingThatIsDescribed(t *testing.T) {
-	var out bytes.Buffer
-	d := &describer{out: plainWriter{&out}}
-	d.line("Message", "\x1b[31mred\x1b]0;title\x07 \u009b2J é\nnext\tline")
-	want := "Message:            \ufffd[31mred\ufffd]0;title\ufffd \ufffd2J é\n                    next\tline\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Error(diff)
-	}
-}

@@ -27,6 +27,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/example"
 	"github.com/windlass-dev/windlass/services/windlass/program"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // containerFlags select the cluster that the containers belong to.
@@ -70,7 +71,7 @@ func NewContainer(e *session.Env,
 			Use: "run PROGRAM", Short: "Run one program", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				spec := f.cluster(e).Spec(args[0], e.Program)
-				return program.Run(cmd.Context(), args[0], spec.Args[2:], e.Err) // after "serve PROGRAM"
+				return program.Run(cmd.Context(), args[0], spec.Args[2:], terminal.Raw(e.Err)) // after "serve PROGRAM"
 			},
 		},
 		&cobra.Command{
@@ -110,7 +111,7 @@ func keepCertificates(ctx context.Context, e *session.Env, c *cluster.Cluster) e
 	if err := os.WriteFile(certificatesMade, nil, 0o600); err != nil {
 		return err
 	}
-	return supervise.Renew(ctx, c, slog.New(slog.NewJSONHandler(e.Err, nil)))
+	return supervise.Renew(ctx, c, slog.New(slog.NewJSONHandler(terminal.Raw(e.Err), nil)))
 }
 
 // certificatesMade is in the container's temporary directory, so that it does not exist after a restart of the

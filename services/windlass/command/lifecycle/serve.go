@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/program"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // NewServe returns the command serve.
@@ -29,7 +30,7 @@ func NewServe(e *session.Env) *cobra.Command {
 			if len(args) == 0 || slices.Contains([]string{"-h", "--help", "help"}, args[0]) {
 				return cmd.Help()
 			}
-			err := program.Run(cmd.Context(), args[0], args[1:], e.Err)
+			err := program.Run(cmd.Context(), args[0], args[1:], terminal.Raw(e.Err))
 			if err != nil {
 				fmt.Fprintln(e.Err, "error:", err)
 				return failure.Exit{Code: program.ExitCode(args[0], err)}
@@ -57,7 +58,7 @@ func NewSupervise(e *session.Env) *cobra.Command {
 }
 
 func superviseUntil(ctx context.Context, c *cluster.Cluster, e *session.Env) error {
-	log := slog.New(slog.NewJSONHandler(e.Err, nil)).With("service", "supervisor", "cluster", c.Name)
+	log := slog.New(slog.NewJSONHandler(terminal.Raw(e.Err), nil)).With("service", "supervisor", "cluster", c.Name)
 	if err := supervise.Run(ctx, c, e.Program, log); err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}

@@ -26,6 +26,19 @@ func podsRun(ctx context.Context, o *probe.Cluster, s *progress.Steps) (string, 
 	return fmt.Sprintf("%d run", ready), err
 }
 
+// operatorsAvailable waits until `windlass status` finds all programs available: they report that a moment after they
+// are ready.
+func operatorsAvailable(ctx context.Context, o *probe.Cluster, s *progress.Steps) (string, error) {
+	var all []string
+	err := probe.Until(ctx, s, func(ctx context.Context) (bool, string, error) {
+		var waits []string
+		var err error
+		all, waits, err = o.Operators(ctx)
+		return err == nil && len(waits) == 0, "waits for " + strings.Join(waits, ", "), err
+	})
+	return fmt.Sprintf("%d available", len(all)), err
+}
+
 func etcdAnswers(ctx context.Context, o *probe.Cluster, s *progress.Steps) (string, error) {
 	var what string
 	err := probe.Until(ctx, s, func(ctx context.Context) (bool, string, error) {

@@ -144,7 +144,13 @@ type step struct {
 
 // clusterSteps are the steps that a cluster takes by itself once its initial objects are created.
 func clusterSteps() []step {
-	return []step{{"machines", machinesRun}, {"quorum", quorumStands}, {"nodes", nodesReady}, {"pods", podsRun}}
+	return []step{
+		{"machines", machinesRun},
+		{"quorum", quorumStands},
+		{"nodes", nodesReady},
+		{"pods", podsRun},
+		{"operators", operatorsAvailable},
+	}
 }
 
 func runSteps(ctx context.Context, o *probe.Cluster, s *progress.Steps, list []step) error {

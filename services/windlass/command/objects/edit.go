@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // editorVariables name the user's editor; the first one that is set is used.
@@ -157,7 +158,7 @@ func openEditor(ctx context.Context, e *session.Env, comments string, text []byt
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", editor()+` "$1"`, "sh", f.Name())
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, terminal.Raw(e.Out), terminal.Raw(e.Err)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("there was a problem with the editor %q: %w", editor(), err)
 	}

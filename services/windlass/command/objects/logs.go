@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 type logsFlags struct {
@@ -115,9 +116,9 @@ func logsOf(ctx context.Context, e *session.Env, c *client.Client, pod string, f
 	if err != nil {
 		return err
 	}
-	out := e.Out
+	out := terminal.Raw(e.Out)
 	if f.prefix {
-		out = &prefixed{to: e.Out, prefix: []byte("[" + path.Join("pod", pod, f.container) + "] "), begins: true}
+		out = &prefixed{to: out, prefix: []byte("[" + path.Join("pod", pod, f.container) + "] "), begins: true}
 	}
 	for {
 		part, err := stream.Recv()
@@ -245,10 +246,10 @@ func execute(ctx context.Context, e *session.Env, c *client.Client, start *sched
 		if err != nil {
 			return err
 		}
-		if _, err := e.Out.Write(part.GetStdout()); err != nil {
+		if _, err := terminal.Raw(e.Out).Write(part.GetStdout()); err != nil {
 			return err
 		}
-		if _, err := e.Err.Write(part.GetStderr()); err != nil {
+		if _, err := terminal.Raw(e.Err).Write(part.GetStderr()); err != nil {
 			return err
 		}
 		if part.ExitCode != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -50,6 +51,7 @@ func newClusterVersion(e *session.Env) *cobra.Command {
 	cmd.Flags().StringVar(&req.Version, "version", "", "version to update from, instead of the cluster's")
 	cmd.Flags().StringVar(&req.Channel, "channel", "", "channel of the graph")
 	cmd.Flags().StringVar(&req.WhyNot, "why-not", "", "version for which to show why it is or is not offered")
+	cmd.Flags().StringVar(&req.PathTo, "path-to", "", "version to show a path to, over several updates if necessary")
 	cmd.Flags().StringToStringVar(&req.RiskResults, "risk", nil,
 		"evaluation of a risk, as NAME=True|False|Unknown; can be repeated")
 	cmd.Aliases = []string{"clusterversions"}
@@ -65,10 +67,33 @@ func (p *planText) updates(e *session.Env, r *updatev1.EvaluateClusterVersionRes
 	}
 	if p.err == nil {
 		p.err = printer.Recommended(e.Out, r.GetAvailableUpdates())
-		printer.Risky(e.Out, r.GetConditionalUpdates(), true)
+	}
+	if p.err == nil {
+		p.err = printer.Risky(e.Out, r.GetConditionalUpdates(), true, time.Now())
 	}
 	if r.GetWhyNot() != "" {
 		p.printf("\n%s\n", r.GetWhyNot())
+	}
+	p.path(e, r)
+}
+
+// path prints the updates that lead to a version, or why there are none.
+func (p *planText) path(e *session.Env, r *updatev1.EvaluateClusterVersionResponse) {
+	if r.GetNoPath() != "" {
+		p.printf("\nNo path: %s\n", r.GetNoPath())
+	}
+	if len(r.GetPath()) == 0 || p.err != nil {
+		return
+	}
+	p.printf("\nPath from %s, by what is known of the risks now:\n\n", r.GetVersion())
+	rows := [][]string{{"VERSION", "RECOMMENDED", "REASON", "IMAGE"}}
+	for _, h := range r.GetPath() {
+		rows = append(rows, []string{
+			h.GetRelease().GetVersion(), h.GetRecommended(), h.GetReason(), h.GetRelease().GetImage(),
+		})
+	}
+	if p.err == nil {
+		p.err = table.NewIndented(e.Out, "  ").Print(rows...)
 	}
 }
 
@@ -101,6 +126,7 @@ func newRelease(e *session.Env) *cobra.Command {
 			return answer(e, f, resp, func(p *planText) { p.release(resp) })
 		})
 	cmd.Flags().StringVar(&names, "manifests", "", "file with the names of manifests, one per line")
+	cmd.Flags().StringSliceVar(&req.Jobs, "job", nil, "manifest that holds a job; can be repeated")
 	cmd.Flags().StringVar(&req.Mode, "mode", "", "Updating (the default), Initializing or Reconciling")
 	cmd.ValidArgsFunction = target.CompleteNames(e, "release")
 	cmd.Aliases = []string{"releases"}
@@ -109,7 +135,11 @@ func newRelease(e *session.Env) *cobra.Command {
 
 func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 	for i, s := range r.GetSteps() {
-		p.printf("%3d. run level %s: %d in parallel\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
+		if s.GetJob() {
+			p.printf("%3d. run level %s: a job, once for the release\n", i+1, table.OrNone(s.GetRunLevel()))
+		} else {
+			p.printf("%3d. run level %s: %d in parallel\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
+		}
 		for _, c := range s.GetChains() {
 			p.printf("     %s\n", table.OrNone(c.GetComponent()))
 			for _, m := range c.GetManifests() {

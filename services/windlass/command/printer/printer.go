@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // Format is a parsed value of the flag -o: a word, and for some words an argument after "=".
@@ -64,7 +65,7 @@ func Plain(m proto.Message) (any, error) {
 
 // WriteJSON prints v as kubectl does: indented by four spaces, keys sorted, without HTML escapes.
 func WriteJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(terminal.Raw(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "    ")
 	return enc.Encode(v)
@@ -77,7 +78,7 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 		if err != nil {
 			return err
 		}
-		_, err = w.Write(text)
+		_, err = terminal.Raw(w).Write(text)
 		return err
 	}
 	v, err := Plain(m)
@@ -128,7 +129,7 @@ func yamlList(w io.Writer, objects []target.Item) error {
 		}
 	}
 	b.WriteString("kind: List\nmetadata:\n  resourceVersion: \"\"\n")
-	_, err := w.Write(b.Bytes())
+	_, err := terminal.Raw(w).Write(b.Bytes())
 	return err
 }
 
@@ -184,5 +185,5 @@ func (f Format) jsonPath(w io.Writer, v any) error {
 	if err := p.Parse(f.argument); err != nil {
 		return fmt.Errorf("error parsing jsonpath %s: %w", f.argument, err)
 	}
-	return p.Execute(w, v)
+	return p.Execute(terminal.Raw(w), v)
 }

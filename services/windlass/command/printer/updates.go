@@ -3,7 +3,9 @@ package printer
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -37,8 +39,9 @@ func Recommended(out io.Writer, list []*updatev1.ReleaseReference) error {
 	return table.NewIndented(out, "  ").Print(rows...)
 }
 
-// Risky prints the updates with known risks, or only that there are some.
-func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool) {
+// Risky prints the updates with known risks, or only that there are some. now is for the ages of what is known of the
+// risks.
+func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool, now time.Time) error {
 	var risky []*updatev1.ConditionalUpdate
 	for _, u := range list {
 		if object.FindCondition(u.GetConditions(), "Recommended").GetStatus() != "True" {
@@ -58,6 +61,35 @@ func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool) {
 			fmt.Fprintf(out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n",
 				u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
 				c.GetStatus(), c.GetReason(), strings.ReplaceAll(strings.TrimSpace(c.GetMessage()), "\n", "\n  "))
+			if err := risks(out, u.GetRisks(), now); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// risks prints what is known of risks that queries decide; nothing if there are none.
+func risks(out io.Writer, list []*updatev1.ConditionalUpdateRisk, now time.Time) error {
+	rows := [][]string{{"RISK", "APPLIES", "SINCE", "EVALUATED", "MESSAGE"}}
+	for _, r := range list {
+		if !slices.ContainsFunc(r.GetOutcomes(), func(o *updatev1.RuleOutcome) bool { return o.GetPromql() != "" }) {
+			continue
+		}
+		last := r.GetOutcomes()[len(r.GetOutcomes())-1]
+		applies := object.FindCondition(r.GetConditions(), "Applies")
+		since, evaluated := "-", "-"
+		if at := applies.GetLastTransitionTime(); at != nil {
+			since = table.Age(at, now)
+		}
+		if at := last.GetAttempted(); at != nil {
+			evaluated = table.Age(at, now)
+		}
+		rows = append(rows, []string{r.GetName(), applies.GetStatus(), since, evaluated, last.GetMessage()})
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	fmt.Fprintln(out, "  Risks:")
+	return table.NewIndented(out, "    ").Print(rows...)
 }

@@ -61,7 +61,7 @@ func Until(ctx context.Context, s *progress.Steps, look func(context.Context) (d
 		switch {
 		case done:
 			return nil
-		case err != nil && !passing(err):
+		case err != nil && !Passing(err):
 			return err
 		case err != nil && ctx.Err() != nil && waits != "": // the time is over: what was seen before that counts
 		case err != nil:
@@ -85,7 +85,7 @@ func lookOnce(ctx context.Context, look func(context.Context) (bool, string, err
 	return look(ctx)
 }
 
-func passing(err error) bool {
+func Passing(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled:
 		return true

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 	"golang.org/x/term"
 )
 
@@ -23,6 +24,7 @@ type Steps struct {
 
 // New returns Steps that begin now.
 func New(out io.Writer) *Steps {
+	out = terminal.Raw(out) // it moves the cursor
 	f, ok := out.(*os.File)
 	now := time.Now()
 	return &Steps{out: out, terminal: ok && term.IsTerminal(int(f.Fd())), began: now, stepped: now}
@@ -39,6 +41,7 @@ const quiet = 5 * time.Second
 
 // Wait prints what the step waits for.
 func (s *Steps) Wait(what string) {
+	what = terminal.Escape(what)
 	if s.terminal {
 		fmt.Fprintf(s.out, "\r\033[K  %-18s %5.1f s  %s", s.step, time.Since(s.stepped).Seconds(), what)
 		return
@@ -54,7 +57,7 @@ func (s *Steps) Done(outcome string) {
 	if s.terminal {
 		fmt.Fprint(s.out, "\r\033[K")
 	}
-	fmt.Fprintf(s.out, "  %-18s %5.2f s  %s\n", s.step, time.Since(s.stepped).Seconds(), outcome)
+	fmt.Fprintf(s.out, "  %-18s %5.2f s  %s\n", s.step, time.Since(s.stepped).Seconds(), terminal.Escape(outcome))
 }
 
 // Total returns the time since New.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // releaseFolder is the folder of a release image whose files are extracted.
@@ -39,7 +40,7 @@ func newExtract(e *session.Env) *cobra.Command {
 				return err
 			}
 			if f.file != "" {
-				return extractFile(e.Out, p, f.file)
+				return extractFile(terminal.Raw(e.Out), p, f.file)
 			}
 			if err := extractAll(f.to, p); err != nil {
 				return err

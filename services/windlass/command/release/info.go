@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/table"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
 // infoFlags is the flags of "adm release info".
@@ -68,7 +69,7 @@ func (f *infoFlags) print(w io.Writer, form printer.Format, ref string, p *relea
 		if err != nil {
 			return err
 		}
-		_, err = w.Write(text)
+		_, err = terminal.Raw(w).Write(text)
 		return err
 	}
 	name := p.Metadata.Version

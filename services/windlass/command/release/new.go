@@ -81,7 +81,7 @@ func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := warnExcluded(ctx, e, f, digest); err != nil {
+	if err := warnRefused(ctx, e, f, digest); err != nil {
 		return err
 	}
 	said := e.Out
@@ -104,17 +104,19 @@ func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 	return err
 }
 
-// defaultProfile is the cluster profile that a manifest must name to be applied.
-const defaultProfile = "self-managed-high-availability"
-
-// warnExcluded warns of manifests that no cluster applies.
-func warnExcluded(ctx context.Context, e *session.Env, f *imageFlags, digest string) error {
+// warnRefused warns of manifests that a cluster does not apply, unless it is of another profile or feature set than
+// most, and of a release that no cluster accepts.
+func warnRefused(ctx context.Context, e *session.Env, f *imageFlags, digest string) error {
 	p, err := (&source{}).load(ctx, "oci:"+f.to+"@"+digest)
 	if err != nil {
 		return err
 	}
+	if err := release.CheckTrust(p, time.Now()); err != nil {
+		fmt.Fprintf(e.Err, "warning: every cluster refuses this release: %v\n", err)
+	}
+	most := p.Select(release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet})
 	for _, m := range p.Manifests {
-		if why := m.Excluded("", defaultProfile); why != "" {
+		if why := most.Excluded(m); why != "" {
 			fmt.Fprintf(e.Err, "warning: %s: %s %q will not be applied: %s\n", m.File, m.Kind, m.Name, why)
 		}
 	}

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-dev/windlass/kit/registry"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -39,7 +41,8 @@ type source struct{ stores []string }
 
 const releaseImages = `
 IMAGE is an OCI layout (its directory, or oci:DIR), one image in a layout (oci:DIR@sha256:…), an
-image by digest that is in one of the layouts of --store, or an image in a registry.`
+image by digest that is in one of the layouts of --store, or an image in a registry, by the
+credentials that docker or podman has stored for you.`
 
 func (s *source) flags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&s.stores, "store", nil,
@@ -53,7 +56,9 @@ func (s *source) load(ctx context.Context, ref string) (*release.Payload, error)
 	if _, err := os.Stat(filepath.Join(ref, "index.json")); err == nil {
 		ref = "oci:" + ref
 	}
-	image, err := release.Open(ctx, ref, s.stores)
+	image, err := release.Open(ctx, ref, release.Places{
+		Layouts: s.stores, Registries: registry.Access{Keychain: authn.DefaultKeychain},
+	})
 	if err != nil {
 		return nil, err
 	}

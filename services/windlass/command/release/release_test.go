@@ -182,6 +182,30 @@ func TestReleaseNewWarnsOfManifestsThatAreForNobody(t *testing.T) {
 	}
 }
 
+func TestReleaseNewWarnsOfAReleaseThatWouldStrandClusters(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "in", "a.yaml"), `apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: trust
+  namespace: windlass
+  annotations:
+    release.openshift.io/verification-config-map: ""
+    include.release.openshift.io/self-managed-high-availability: "true"
+data:
+  verifier-public-key-x: no key
+  store-x: https://example.com/signatures
+`)
+	_, errs, err := adm(t, "new", "--from-dir", filepath.Join(dir, "in"), "--version", "1.1.0", "--to",
+		filepath.Join(dir, "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "warning: every cluster refuses this release: the release brings verification keys that cannot be read: "; !strings.HasPrefix(errs, want) {
+		t.Errorf("warned %q, want %q", errs, want)
+	}
+}
+
 func TestReleaseVerbsRefuse(t *testing.T) {
 	layout, _ := madeRelease(t)
 	dir := t.TempDir()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
 	"golang.org/x/term"
 )
 
@@ -24,6 +25,7 @@ type notice struct {
 }
 
 func newNotice(out io.Writer, subject string) *notice {
+	out = terminal.Raw(out) // it moves the cursor
 	f, ok := out.(*os.File)
 	return &notice{out: out, terminal: ok && term.IsTerminal(int(f.Fd())), subject: subject, began: time.Now()}
 }
@@ -40,6 +42,7 @@ func (n *notice) say(what string) {
 	if what != "" {
 		text += ": " + what
 	}
+	text = terminal.Escape(text)
 	switch {
 	case n.terminal:
 		n.open = true

@@ -1,7 +1,9 @@
-package hostconfig
+package machineconfig
 
 import (
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,23 +28,28 @@ func FuzzWanted(f *testing.F) {
 		if doc.UnmarshalJSON([]byte(text)) != nil {
 			return
 		}
-		w, err := read(nil, &configv1.MachineConfig{Spec: &configv1.MachineConfigSpec{Config: doc}})
-		if err != nil {
+		cfg := &configv1.MachineConfig{Spec: &configv1.MachineConfigSpec{Config: doc}}
+		w, bad := Read(nil, cfg)
+		_, err := parse(cfg)
+		if again, none := Read(cfg, cfg); err == nil && len(none) > 0 || len(bad) == 0 && !reflect.DeepEqual(again, w) {
+			t.Fatalf("%s wants %v, of a machine that has it %v, %v", text, w, again, none)
+		}
+		if len(bad) > 0 {
 			return
 		}
 		size := 0
-		for _, e := range w.entries {
-			if !filepath.IsLocal(e.path) || filepath.Clean(e.path) != e.path {
-				t.Fatalf("%s wants %q", text, e.path)
+		for _, e := range w.Entries {
+			if !filepath.IsLocal(e.Path) || filepath.Clean(e.Path) != e.Path {
+				t.Fatalf("%s wants %q", text, e.Path)
 			}
-			size += len(e.content)
+			size += len(e.Content)
 		}
 		if size > maxContent {
 			t.Fatalf("%s wants %d bytes", text, size)
 		}
-		for _, u := range w.units {
-			if strings.ContainsAny(u.name, "/\x00") {
-				t.Fatalf("%s wants the unit %q", text, u.name)
+		for _, u := range w.Units {
+			if strings.ContainsAny(u.Name, "/\x00") {
+				t.Fatalf("%s wants the unit %q", text, u.Name)
 			}
 		}
 	})
@@ -60,21 +67,25 @@ func FuzzUnit(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		u, err := parseUnit("a.service", text)
-		if err != nil {
+		parse := func(text string) (unitFile, bool) {
+			u, bad := parseUnit("a.service", []part{{"contents", text}})
+			return u, len(bad) == 0
+		}
+		u, ok := parse(text)
+		if !ok {
 			return
 		}
-		if u.limit < 0 {
-			t.Fatalf("%q starts in %v", text, u.limit)
+		if u.Limit < 0 {
+			t.Fatalf("%q starts in %v", text, u.Limit)
 		}
-		for _, c := range append(append([]command{}, u.pre...), u.start...) {
-			if len(c.args) == 0 || c.args[0] == "" {
+		for _, c := range slices.Concat(u.Pre, u.Start) {
+			if len(c.Args) == 0 || c.Args[0] == "" {
 				t.Fatalf("%q has the command %+v", text, c)
 			}
 		}
-		again, err := parseUnit("a.service", strings.Join(logicalLines(text), "\n"))
-		if err != nil || len(again.start) != len(u.start) || len(again.pre) != len(u.pre) || len(again.env) != len(u.env) {
-			t.Fatalf("%q is %+v, without comments %+v, %v", text, u, again, err)
+		again, ok := parse(strings.Join(logicalLines(text), "\n"))
+		if !ok || len(again.Start) != len(u.Start) || len(again.Pre) != len(u.Pre) || len(again.Env) != len(u.Env) {
+			t.Fatalf("%q is %+v, without comments %+v", text, u, again)
 		}
 	})
 }

@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"context"
+	"errors"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+)
+
+// Preflight says what would come of the desired update of a ClusterVersion that is not stored: the checks that the
+// controller makes before it accepts a release, and what the release would bring and remove. It changes nothing, and
+// may be called by any replica.
+func (c *Controller) Preflight(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) (
+	*updatev1.PreflightClusterVersionResponse, error,
+) {
+	var present *loaded
+	if image := cv.GetStatus().GetDesired().GetImage(); image != "" {
+		if found, err := c.find(ctx, image); err == nil {
+			present, _ = c.load(found) // without it, the keys that it brings do not count
+		}
+	}
+	e, err := c.examine(ctx, cv, target, present)
+	var refused *step
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && !errors.As(err, &refused):
+		return nil, err
+	}
+	out := &updatev1.PreflightClusterVersionResponse{Release: target, Accepted: refused == nil}
+	before := true
+	for _, name := range []string{retrievePayload, verifyPayload, loadPayload, verifyPayloadVersion} {
+		check := &updatev1.ReleaseCheck{Name: name, Result: plan.CheckPassed}
+		switch {
+		case refused != nil && name == refused.reason:
+			check.Result, check.Message, before = plan.CheckFailed, refused.err.Error(), false
+		case !before:
+			check.Result = plan.CheckNotChecked
+		case name == verifyPayload && e.unsigned != "":
+			check.Result, check.Message = plan.CheckWaived, e.unsigned
+		}
+		out.Checks = append(out.Checks, check)
+	}
+	if refused != nil {
+		out.Checks = append(out.Checks, plan.Unchecked()...)
+		return out, nil
+	}
+	waivers := plan.WaiversOf(cv.GetSpec().GetDesiredUpdate())
+	if c.Snapshots != nil && !plan.Aborts(cv, e.image.Reference) {
+		out.Checks = append(out.Checks, plan.SnapshotCheck(waivers))
+	}
+	out.Checks = append(out.Checks, e.verdict.Checks(waivers)...)
+	if blocked, _ := e.verdict.Decide(waivers); blocked != "" {
+		out.Accepted = false
+	}
+	c.foresee(cv, e.release, out)
+	out.Release = e.release.reference(target)
+	return out, nil
+}
+
+// foresee says what a release would change.
+func (c *Controller) foresee(cv *updatev1.ClusterVersion, next *loaded, out *updatev1.PreflightClusterVersionResponse) {
+	st := cv.GetStatus()
+	before := c.inventory(st.GetDesired().GetImage())
+	next = next.with(next.enables(cv, st.GetCapabilities().GetEnabledCapabilities(), before).GetEnabledCapabilities())
+	out.ManifestCount = proto.Int32(int32(next.total))
+	out.Added = plan.Leftovers(next.wants(), before)
+	out.Removed = plan.Leftovers(before, next.wants())
+	out.Jobs, out.Unserved = next.jobs(), next.unserved()
+	out.EnabledCapabilities = next.enabled
+}

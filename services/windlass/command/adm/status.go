@@ -1,0 +1,376 @@
+package adm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/printer"
+	"github.com/windlass-dev/windlass/services/windlass/command/probe"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+const statusEvery = time.Second
+
+// unanswered is the part that says why the state of the others is not known.
+const unanswered = "no answer"
+
+func newUpgradeStatus(e *session.Env) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how far the update is, and what it waits for",
+		Long: "Show how far the update is, and what each operator and each node waits for. With --watch, a line follows for " +
+			"each thing that changes, until the cluster and its pools are at the release.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return e.WithClient(func(c *client.Client) error {
+				if watch {
+					return followUpgrade(cmd.Context(), e, c)
+				}
+				p, err := progressOf(cmd.Context(), c)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(e.Out, strings.Join(p.tree(time.Now()), "\n"))
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with a line for each change")
+	return cmd
+}
+
+// followUpgrade prints the status, and then what changes, until nothing is in progress.
+func followUpgrade(ctx context.Context, e *session.Env, c *client.Client) error {
+	p, err := progressOf(ctx, c)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(e.Out, strings.Join(p.tree(time.Now()), "\n"))
+	last := p.parts()
+	tick := time.NewTicker(statusEvery)
+	defer tick.Stop()
+	for !p.done() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		now, err := progressOf(ctx, c)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			err = now.lost()
+		}
+		if err != nil && !probe.Passing(err) {
+			return err
+		}
+		next := last
+		if err != nil { // services restart during an update: what is known stays until they answer again
+			next = append(slices.DeleteFunc(slices.Clone(last), func(p part) bool { return p.name == unanswered }),
+				part{unanswered, oneLine(status.Convert(err).Message())})
+		} else {
+			p, next = now, now.parts()
+		}
+		for _, line := range changes(last, next) {
+			fmt.Fprintf(e.Out, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
+		}
+		last = next
+	}
+	return nil
+}
+
+// part is one thing of an update, and how it is.
+type part struct{ name, state string }
+
+// changes returns a line for each part that is otherwise than before.
+func changes(before, now []part) (lines []string) {
+	for _, p := range now {
+		if !slices.Contains(before, p) {
+			lines = append(lines, p.name+": "+p.state)
+		}
+	}
+	for _, p := range before {
+		if !slices.ContainsFunc(now, func(n part) bool { return n.name == p.name }) {
+			lines = append(lines, p.name+": no longer")
+		}
+	}
+	return lines
+}
+
+// upgradeProgress is what is known of an update.
+type upgradeProgress struct {
+	version   *updatev1.ClusterVersion
+	operators []*updatev1.ClusterOperator
+	pools     []poolProgress
+}
+
+// poolProgress is a pool of machine configurations, and its nodes.
+type poolProgress struct {
+	name string
+	plan *configv1.PlanMachineConfigPoolResponse
+	err  error // why its nodes are not known
+}
+
+func progressOf(ctx context.Context, c *client.Client) (*upgradeProgress, error) {
+	cv, err := clusterVersion(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	p := &upgradeProgress{version: cv}
+	operators, err := updatev1.NewClusterOperatorServiceClient(c.Conn()).ListClusterOperators(ctx,
+		&updatev1.ListClusterOperatorsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	p.operators = operators.GetItems()
+	client := configv1.NewMachineConfigPoolServiceClient(c.Conn())
+	pools, err := client.ListMachineConfigPools(ctx, &configv1.ListMachineConfigPoolsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, pool := range pools.GetItems() {
+		name := pool.GetMetadata().GetName()
+		plan, err := client.PlanMachineConfigPool(ctx, &configv1.PlanMachineConfigPoolRequest{Name: name})
+		p.pools = append(p.pools, poolProgress{name, plan, err})
+	}
+	return p, nil
+}
+
+// updating reports whether the manifests of a release are being applied.
+func (p *upgradeProgress) updating() bool {
+	return object.FindCondition(p.version.GetStatus().GetConditions(), "Progressing").GetStatus() == "True"
+}
+
+// lost returns why a pool is not known, if one is not.
+func (p *upgradeProgress) lost() error {
+	for _, pool := range p.pools {
+		if pool.err != nil {
+			return pool.err
+		}
+	}
+	return nil
+}
+
+// done reports whether the cluster and all nodes of its pools are at the release. What was requested last must have
+// been considered.
+func (p *upgradeProgress) done() bool {
+	for _, pool := range p.pools {
+		if pool.err != nil || slices.ContainsFunc(pool.plan.GetNodes(), notUpdated) {
+			return false
+		}
+	}
+	st := p.version.GetStatus()
+	return p.version.GetMetadata().GetGeneration() <= st.GetObservedGeneration() &&
+		object.FindCondition(st.GetConditions(), "Progressing").GetStatus() == "False"
+}
+
+// objections are the conditions that speak against the update, as lines.
+func (p *upgradeProgress) objections() (lines []string) {
+	for _, c := range p.version.GetStatus().GetConditions() {
+		switch {
+		case c.GetType() == "ReleaseAccepted" && c.GetStatus() != "True":
+			lines = append(lines, "Not accepted ("+c.GetReason()+"): "+oneLine(c.GetMessage()))
+		case c.GetType() == "Invalid" && c.GetStatus() == "True":
+			lines = append(lines, "Invalid: "+oneLine(c.GetMessage()))
+		case c.GetType() == "Failing" && c.GetStatus() == "True":
+			lines = append(lines, "Failing: "+oneLine(c.GetMessage()))
+		}
+	}
+	return lines
+}
+
+// oneLine keeps a text of others from looking like another line of the output.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+func notUpdated(n *configv1.PlanMachineConfigPoolResponse_NodePlan) bool {
+	return n.GetState() != "Updated"
+}
+
+// tree returns the lines of the status.
+func (p *upgradeProgress) tree(now time.Time) []string {
+	lines := p.headline(now)
+	if waits := p.version.GetStatus().GetProgress().GetWaits(); p.updating() && len(waits) > 0 {
+		lines = append(lines, "Waits for:")
+		var list []string
+		for _, w := range waits {
+			list = append(list, waitLine(w)+", since "+table.Age(w.GetSince(), now))
+		}
+		lines = append(lines, branches(list)...)
+	}
+	lines = append(lines, "Operators:")
+	var list []string
+	for _, o := range p.operators {
+		list = append(list, o.GetMetadata().GetName()+": "+operatorState(o))
+	}
+	lines = append(append(lines, branches(list)...), "Pools:")
+	for i, pool := range p.pools {
+		trunk, indent := "├─ ", "│  "
+		if i == len(p.pools)-1 {
+			trunk, indent = "└─ ", "   "
+		}
+		lines = append(lines, trunk+pool.name+": "+pool.state())
+		for _, l := range branches(pool.nodes()) {
+			lines = append(lines, indent+l)
+		}
+	}
+	return lines
+}
+
+// branches returns items as those of a tree.
+func branches(items []string) (lines []string) {
+	for i, item := range items {
+		trunk := "├─ "
+		if i == len(items)-1 {
+			trunk = "└─ "
+		}
+		lines = append(lines, trunk+item)
+	}
+	return lines
+}
+
+// headline says which update it is, and how far.
+func (p *upgradeProgress) headline(now time.Time) []string {
+	st := p.version.GetStatus()
+	here := printer.Update(st.GetDesired().GetVersion(), st.GetDesired().GetImage())
+	if !p.updating() {
+		line := "Cluster version is " + here + "; no update is in progress."
+		if p.version.GetMetadata().GetGeneration() > st.GetObservedGeneration() {
+			line = "Cluster version is " + here + "; what was requested last has not been considered yet."
+		}
+		return append([]string{line}, p.objections()...)
+	}
+	what := "Installing " + here
+	if before := completed(st.GetHistory()); before != nil && before.GetVersion() == st.GetDesired().GetVersion() {
+		what = "Reconciling " + here
+	} else if before != nil {
+		what = fmt.Sprintf("Updating from %s to %s", printer.Update(before.GetVersion(), before.GetImage()), here)
+	}
+	var lines []string
+	progress := st.GetProgress()
+	if history := st.GetHistory(); len(history) > 0 && history[0].GetState() == "Partial" {
+		started := history[0].GetStartedTime()
+		what += ", started " + table.Age(started, now) + " ago"
+		if left := remaining(progress, now.Sub(started.AsTime())); left != "" {
+			lines = append(lines, left)
+		}
+	}
+	if progress.GetTotal() > 0 {
+		what += fmt.Sprintf(": %d of %d manifests are applied", progress.GetDone(), progress.GetTotal())
+		if level := progress.GetRunLevel(); level != "" {
+			what += ", run level " + level
+		}
+	}
+	return append(append([]string{what}, lines...), p.objections()...)
+}
+
+// remaining estimates how long an update goes on. It is rough: a manifest may take no time, or wait for a reboot.
+func remaining(p *updatev1.UpdateProgress, elapsed time.Duration) string {
+	done, total := p.GetDone(), p.GetTotal()
+	if done <= 0 || done >= total || elapsed <= 0 {
+		return ""
+	}
+	left := time.Duration(float64(elapsed) / float64(done) * float64(total-done))
+	return fmt.Sprintf("Some %s more, if each manifest takes as long as those so far", left.Round(time.Second))
+}
+
+func waitLine(w *updatev1.UpdateWait) string {
+	line := strings.ToLower(w.GetObject().GetKind()) + "/" + w.GetObject().GetName() + ": " + w.GetFact()
+	if w.GetObserved() != "" {
+		line += " (seen: " + w.GetObserved() + ")"
+	}
+	return oneLine(line)
+}
+
+// operatorState says at which version an operator is, and what is not as it should be.
+func operatorState(o *updatev1.ClusterOperator) string {
+	version := "version unknown"
+	for _, v := range o.GetStatus().GetVersions() {
+		if v.GetName() == "operator" {
+			version = v.GetVersion()
+		}
+	}
+	var states []string
+	for _, want := range []struct{ typ, good string }{
+		{"Available", "True"}, {"Degraded", "False"}, {"Progressing", "False"},
+	} {
+		c := object.FindCondition(o.GetStatus().GetConditions(), want.typ)
+		if is := cmp.Or(c.GetStatus(), "Unknown"); is != want.good {
+			text := want.typ + "=" + is
+			if why := cmp.Or(c.GetMessage(), c.GetReason()); why != "" {
+				text += " (" + why + ")"
+			}
+			states = append(states, text)
+		}
+	}
+	if len(states) == 0 {
+		states = []string{"Available"}
+	}
+	return oneLine(version + ", " + strings.Join(states, ", "))
+}
+
+// state says how many nodes of a pool are updated.
+func (p poolProgress) state() string {
+	if p.err != nil {
+		return "not known: " + oneLine(status.Convert(p.err).Message())
+	}
+	updated := 0
+	for _, n := range p.plan.GetNodes() {
+		if !notUpdated(n) {
+			updated++
+		}
+	}
+	return fmt.Sprintf("%d of %d nodes are updated, %d unavailable of %d allowed", updated, len(p.plan.GetNodes()),
+		p.plan.GetUnavailable(), p.plan.GetMaxUnavailable())
+}
+
+func (p poolProgress) nodes() (out []string) {
+	for _, n := range p.plan.GetNodes() {
+		out = append(out, n.GetNode()+": "+nodeState(n))
+	}
+	return out
+}
+
+func nodeState(n *configv1.PlanMachineConfigPoolResponse_NodePlan) string {
+	if notUpdated(n) && n.GetReason() != "" {
+		return oneLine(n.GetState() + ": " + n.GetReason())
+	}
+	return n.GetState()
+}
+
+// parts returns each thing of the update with its state, without times: what is the same is no change.
+func (p *upgradeProgress) parts() (out []part) {
+	st := p.version.GetStatus()
+	out = append(out, part{"cluster version", object.FindCondition(st.GetConditions(), "Progressing").GetMessage()})
+	for _, line := range p.objections() {
+		what, why, _ := strings.Cut(line, ": ")
+		out = append(out, part{what, why})
+	}
+	for _, w := range st.GetProgress().GetWaits() {
+		name, state, _ := strings.Cut(waitLine(w), ": ")
+		out = append(out, part{"waits for " + name, state})
+	}
+	for _, o := range p.operators {
+		out = append(out, part{"operator " + o.GetMetadata().GetName(), operatorState(o)})
+	}
+	for _, pool := range p.pools {
+		out = append(out, part{"pool " + pool.name, pool.state()})
+		for _, n := range pool.plan.GetNodes() {
+			out = append(out, part{"node " + n.GetNode(), nodeState(n)})
+		}
+	}
+	return out
+}

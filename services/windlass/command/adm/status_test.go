@@ -1,0 +1,154 @@
+package adm
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+)
+
+// underway is an update in which two operators and one node are waited for.
+func underway(now time.Time) *upgradeProgress {
+	ago := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
+	condition := func(typ, status, message string) *metav1.Condition {
+		return &metav1.Condition{Type: typ, Status: status, Message: proto.String(message)}
+	}
+	operator := func(name, version string, conditions ...*metav1.Condition) *updatev1.ClusterOperator {
+		return &updatev1.ClusterOperator{Metadata: &metav1.ObjectMeta{Name: name}, Status: &updatev1.ClusterOperatorStatus{
+			Conditions: conditions, Versions: []*updatev1.OperandVersion{{Name: "operator", Version: version}},
+		}}
+	}
+	node := func(name, state, reason string) *configv1.PlanMachineConfigPoolResponse_NodePlan {
+		return &configv1.PlanMachineConfigPoolResponse_NodePlan{Node: name, State: state, Reason: reason}
+	}
+	return &upgradeProgress{
+		version: &updatev1.ClusterVersion{Status: &updatev1.ClusterVersionStatus{
+			Desired: &updatev1.ReleaseReference{Version: proto.String("1.1.0")},
+			History: []*updatev1.UpdateHistory{
+				{State: "Partial", Version: proto.String("1.1.0"), StartedTime: ago(2 * time.Minute)},
+				{State: "Completed", Version: proto.String("1.0.0")},
+			},
+			Conditions: []*metav1.Condition{
+				condition("Progressing", "True", "Working towards 1.1.0: 20 of 30 done"),
+				condition("Failing", "True", "operator ledger is degraded"),
+			},
+			Progress: &updatev1.UpdateProgress{
+				Done: proto.Int32(20), Total: proto.Int32(30), RunLevel: "0000_30", Waits: []*updatev1.UpdateWait{{
+					Object: &metav1.ObjectReference{Kind: "ClusterOperator", Name: "ledger"}, Fact: "reports version 1.1.0",
+					Observed: "1.0.0", Since: ago(32 * time.Second),
+				}},
+			},
+		}},
+		operators: []*updatev1.ClusterOperator{
+			operator("archive", "1.1.0", condition("Available", "True", ""), condition("Progressing", "False", ""),
+				condition("Degraded", "False", "")),
+			operator("ledger", "1.0.0", condition("Available", "True", ""), condition("Progressing", "True", "works on 1.1.0"),
+				condition("Degraded", "True", "disk full")),
+		},
+		pools: []poolProgress{
+			{name: "master", plan: &configv1.PlanMachineConfigPoolResponse{
+				MaxUnavailable: 1, Unavailable: 1,
+				Nodes: []*configv1.PlanMachineConfigPoolResponse_NodePlan{
+					node("m0", "Updated", ""), node("m1", "Updating", "it is drained"),
+				},
+			}},
+			{name: "worker", err: errors.New("not allowed")},
+		},
+	}
+}
+
+func TestTheStatusOfAnUpdateSaysWhatEachPartWaitsFor(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	want := `Updating from 1.0.0 to 1.1.0, started 2m ago: 20 of 30 manifests are applied, run level 0000_30
+Some 1m0s more, if each manifest takes as long as those so far
+Failing: operator ledger is degraded
+Waits for:
+└─ clusteroperator/ledger: reports version 1.1.0 (seen: 1.0.0), since 32s
+Operators:
+├─ archive: 1.1.0, Available
+└─ ledger: 1.0.0, Degraded=True (disk full), Progressing=True (works on 1.1.0)
+Pools:
+├─ master: 1 of 2 nodes are updated, 1 unavailable of 1 allowed
+│  ├─ m0: Updated
+│  └─ m1: Updating: it is drained
+└─ worker: not known: not allowed`
+	p := underway(now)
+	if diff := cmp.Diff(want, strings.Join(p.tree(now), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if p.done() {
+		t.Error("an update in progress is done")
+	}
+}
+
+func TestAWatchOfAnUpdateHasALineForEachChange(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	before, p := underway(now).parts(), underway(now.Add(time.Hour))
+	if lines := changes(before, p.parts()); len(lines) != 0 {
+		t.Errorf("nothing but time went by: %q", lines)
+	}
+	p.version.Status.Progress.Waits = nil
+	p.version.Status.Conditions = p.version.Status.Conditions[:1]
+	p.operators[1] = p.operators[0]
+	p.operators[1].Metadata = &metav1.ObjectMeta{Name: "ledger"}
+	p.operators = p.operators[1:]
+	p.pools[0].plan.Nodes[1].State = "Updated"
+	want := []string{
+		"operator ledger: 1.1.0, Available",
+		"pool master: 2 of 2 nodes are updated, 1 unavailable of 1 allowed",
+		"node m1: Updated",
+		"Failing: no longer", "waits for clusteroperator/ledger: no longer", "operator archive: no longer",
+	}
+	if diff := cmp.Diff(want, changes(before, p.parts())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	p.version.Metadata = &metav1.ObjectMeta{Generation: 2}
+	p.version.Status.ObservedGeneration = proto.Int32(2)
+	p.version.Status.Conditions[0].Status = "False"
+	if p.done() {
+		t.Error("an update is done although a pool is not known")
+	}
+	p.pools = p.pools[:1]
+	if !p.done() {
+		t.Error("an update is not done although all is updated")
+	}
+}
+
+func TestARequestThatWasNotConsideredOrIsRefusedIsNotDone(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := underway(now)
+	p.pools, p.operators = nil, nil
+	p.version.Metadata = &metav1.ObjectMeta{Generation: 3}
+	p.version.Status.ObservedGeneration = proto.Int32(2)
+	p.version.Status.Progress = nil
+	p.version.Status.Conditions = []*metav1.Condition{{Type: "Progressing", Status: "False"}, {
+		Type: "ReleaseAccepted", Status: "False", Reason: proto.String("VerifyPayload"),
+		Message: proto.String("not signed\nOperators:\n├─ x"),
+	}}
+	want := `Cluster version is 1.1.0; what was requested last has not been considered yet.
+Not accepted (VerifyPayload): not signed Operators: ├─ x
+Operators:
+Pools:`
+	if diff := cmp.Diff(want, strings.Join(p.tree(now), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if p.done() {
+		t.Error("a request that was not considered yet is done")
+	}
+	p.version.Status.ObservedGeneration = proto.Int32(3)
+	if !p.done() {
+		t.Error("nothing is in progress, and it is not done")
+	}
+	p.version.Status.Conditions = p.version.Status.Conditions[1:]
+	if p.done() {
+		t.Error("a cluster of which nothing is known is done")
+	}
+}
