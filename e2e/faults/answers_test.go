@@ -49,8 +49,8 @@ func isSlow(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// replaceWhileAnswersFail replaces a control-plane machine and a worker while sets come and go. A replacement may be over
-// before a connection is cut, so the sets go on until as many pieces of answers as given were lost.
+// replaceWhileAnswersFail replaces a control-plane machine and a worker while sets come and go. A replacement may be
+// over before a connection is cut, so the sets go on until as many pieces of answers as given were lost.
 func replaceWhileAnswersFail(t *testing.T, c *harness.Cluster, b *harness.Between, lost int64) {
 	t.Helper()
 	c.Settle(patience) // the proxy cut all connections: until the guardian has new ones, it knows no leader
@@ -66,7 +66,10 @@ func replaceWhileAnswersFail(t *testing.T, c *harness.Cluster, b *harness.Betwee
 		return isGone(err), m.GetStatus().GetPhase(), nil
 	})
 	c.Settle(patience)
-	c.Wait(patience, "an answer to be lost", func(context.Context) (bool, string, error) { return b.Lost() >= lost, "", nil })
+	c.Wait(patience, "an answer to be lost", func(context.Context) (bool, string, error) {
+		return b.Lost() >= lost, "",
+			nil
+	})
 	come.check(t)
 	prober.Check()
 	writers.Check()

@@ -314,14 +314,18 @@ func (a *Applier) keep(ctx context.Context, t Task, version string) error {
 	return err
 }
 
-// Kept reports whether a manifest that is kept unchanged is there as the release has it. It is true for all that are
-// kept elsewhere.
+// Kept reports whether a manifest that this service keeps itself is there as the release has it. It is true for all
+// that are kept elsewhere.
 func (a *Applier) Kept(t Task) bool {
-	if t.kind != nil || t.object != nil || t.Delete() || t.CreateOnly() || t.Kind == "ClusterVersion" {
+	switch {
+	case t.kind != nil || !t.Wants():
 		return true
+	case t.Operator():
+		_, ok := a.tables.Operators.Lookup("", t.Name)
+		return ok
 	}
 	m, ok := a.tables.Manifests.Lookup("", name(t.Manifest))
-	return ok && string(m.GetSpec().GetContent()) == string(t.Content)
+	return ok && (t.CreateOnly() || string(m.GetSpec().GetContent()) == string(t.Content))
 }
 
 // name returns the name under which a manifest is kept: kind, group, namespace and name of its object as far as a name

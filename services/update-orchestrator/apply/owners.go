@@ -135,6 +135,37 @@ func (k *kind) key(o object.Object) object.Key {
 // follow calls see with every state of one object until that returns true or an error, ctx ends, or the stream breaks.
 // It is ErrGone if there is no such object any more.
 func (k *kind) follow(ctx context.Context, o object.Object, see func(object.Object) (bool, error)) error {
+	there := false
+	err := k.watch(ctx, k.key(o), func(events []resource.Event[object.Object], _ int64, listed bool) error {
+		for _, e := range events {
+			if there = e.Type != resource.Deleted; !there {
+				return ErrGone
+			}
+			if done, err := see(e.Object); err != nil {
+				return err
+			} else if done {
+				return errDone
+			}
+		}
+		if listed && !there {
+			return ErrGone
+		}
+		return nil
+	})
+	if errors.Is(err, errDone) {
+		return nil
+	}
+	return err
+}
+
+// errDone ends a watch that has shown what was waited for.
+var errDone = errors.New("done")
+
+// watch calls see with every frame of a watch of a key: its events, the revision up to which they are complete (0 if
+// more follow), and whether everything that was there was shown. Without a name it is all objects of the namespace. It
+// returns what see does, or why the stream ended.
+func (k *kind) watch(ctx context.Context, key object.Key, see func([]resource.Event[object.Object], int64, bool) error,
+) error {
 	m, ok := k.methods[resource.Watch]
 	if !ok {
 		return status.Errorf(codes.Unimplemented, "%s has no method %s", k.typ.GetKind(), resource.Watch)
@@ -145,35 +176,36 @@ func (k *kind) follow(ctx context.Context, o object.Object, see func(object.Obje
 	if err != nil {
 		return err
 	}
-	req := k.request(m, o)
-	if f := m.Input().Fields().ByName("field_selector"); f != nil {
-		req.ProtoReflect().Set(f, protoreflect.ValueOfString("metadata.name="+k.key(o).Name))
+	req := resource.NewMessage(m.Input())
+	for name, value := range map[protoreflect.Name]string{"namespace": key.Namespace, "field_selector": selector(key)} {
+		if f := m.Input().Fields().ByName(name); f != nil && value != "" {
+			req.ProtoReflect().Set(f, protoreflect.ValueOfString(value))
+		}
 	}
 	if err := errors.Join(stream.SendMsg(req), stream.CloseSend()); err != nil {
 		return err
 	}
-	frame := resource.NewFrame(m.Output())
-	for there := false; ; {
+	for frame := resource.NewFrame(m.Output()); ; {
 		in := resource.NewMessage(m.Output())
 		if err := stream.RecvMsg(in); errors.Is(err, io.EOF) {
 			return status.Error(codes.Unavailable, "the watch ended")
 		} else if err != nil {
 			return err
 		}
-		events, _, listed, err := resource.ReadFrame[object.Object](frame, in)
+		events, at, listed, err := resource.ReadFrame[object.Object](frame, in)
 		if err != nil {
 			return err
 		}
-		for _, e := range events {
-			if there = e.Type != resource.Deleted; !there {
-				return ErrGone
-			}
-			if done, err := see(e.Object); done || err != nil {
-				return err
-			}
-		}
-		if listed && !there {
-			return ErrGone
+		if err := see(events, at, listed); err != nil {
+			return err
 		}
 	}
+}
+
+// selector is the field selector of a key's name.
+func selector(key object.Key) string {
+	if key.Name == "" {
+		return ""
+	}
+	return "metadata.name=" + key.Name
 }

@@ -718,6 +718,8 @@ func (c *Controller) retain(ctx context.Context, digests []string) error {
 func (c *Controller) begin(l *loaded) {
 	t := &c.term
 	t.release, t.rhythm, t.failures, t.refused = l, plan.Rhythm{}, nil, refusal{}
+	t.drift.stop()
+	t.drift = &drift{}
 }
 
 // broughtBefore returns the objects that releases have brought up to now.

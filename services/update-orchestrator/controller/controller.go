@@ -99,6 +99,7 @@ type term struct {
 	rhythm    plan.Rhythm
 	failures  map[string]plan.Failure // of the last pass, by manifest
 	sightings plan.Sightings          // the pass has them while there is one
+	drift     *drift                  // of the release
 	attempt   *attempt                // for the desired release; nil while there is none
 	refused   refusal
 	unread    string // why the present release could not be read last; each reason is logged once

@@ -163,29 +163,32 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 		t.rhythm.Again()
 	}
 	now := time.Now()
-	if wake := t.rhythm.Due(now, func() bool { return c.drifted(cv.GetSpec().GetOverrides()) }); now.Before(wake) {
-		return wake, c.judge(ctx, cv)
+	due := t.rhythm.Due(now, func() []string { return c.drifted(cv.GetSpec().GetOverrides()) })
+	if !due.All && len(due.Only) == 0 {
+		return due.Wake, c.judge(ctx, cv)
 	}
 	// Not from the cache, which may not show yet what the last pass noted.
 	r, err := c.Tables.Releases.Get(ctx, "", t.release.name())
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND && err != nil {
 		return time.Time{}, err
 	}
-	t.pass.Store(c.newPass(ctx, cv, r.GetStatus().GetJobs()))
+	t.drift.watch(ctx, c)
+	t.pass.Store(c.newPass(ctx, cv, r.GetStatus().GetJobs(), due))
 	c.passes.Add(key)
 	return time.Time{}, nil
 }
 
-// drifted reports whether a manifest that is kept unchanged is no longer as the release has it.
-func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) bool {
+// drifted returns the IDs of the manifests whose objects are no longer as the release has them.
+func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) []string {
+	var out []string
 	for _, tasks := range c.term.release.tasks {
 		for _, t := range tasks {
-			if !c.Applier.Kept(t) && !unmanaged(overrides, t) {
-				return true
+			if (c.term.drift.has(id(t)) || !c.Applier.Kept(t)) && !unmanaged(overrides, t) {
+				out = append(out, id(t))
 			}
 		}
 	}
-	return false
+	return out
 }
 
 // stopPass ends the pass that is under way.
@@ -199,6 +202,10 @@ func (c *Controller) stopPass() {
 func (c *Controller) finish(ctx context.Context, p *pass) error {
 	run := p.plan.Run()
 	run.Completed = p.plan.Completed()
+	if p.partial {
+		c.finishPart(ctx, p)
+		return nil
+	}
 	if run.Completed && p.mode == plan.Updating {
 		if err := c.removed(ctx, p); err != nil {
 			return err
@@ -219,7 +226,7 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 	}
 	c.term.pass.Store(nil)
 	c.term.failures = p.plan.Failed()
-	c.term.rhythm.Ended(time.Now(), run.Completed, c.Reconcile)
+	c.term.rhythm.Ended(time.Now(), true, run.Completed, c.Reconcile)
 	if !run.Completed {
 		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message,
 			"failures", len(run.Failures))
@@ -233,6 +240,16 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 		}
 	}
 	return nil
+}
+
+// finishPart takes in how a pass over what had drifted ended: the looks that follow say how the release is.
+func (c *Controller) finishPart(ctx context.Context, p *pass) {
+	c.term.pass.Store(nil)
+	c.term.failures = p.plan.Failed()
+	c.term.rhythm.Ended(time.Now(), false, p.plan.Completed(), c.Reconcile)
+	for _, f := range plan.Failures(c.term.failures) {
+		c.Log.WarnContext(ctx, "manifest not put back", "update", p.release.version(), "error", f.Message)
+	}
 }
 
 // completed is what the history says of a release once all of it is applied; what its beginning said of its signature

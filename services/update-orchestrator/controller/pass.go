@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +32,8 @@ type pass struct {
 	mode      plan.Mode
 	overrides []*updatev1.ComponentOverride
 	tasks     map[string]apply.Task // by the ID of their manifest
+	partial   bool                  // it is over some manifests of a release that is applied
+	drift     *drift
 	begun     time.Time
 	ctx       context.Context // of its calls
 	cancel    context.CancelFunc
@@ -43,12 +47,14 @@ type pass struct {
 }
 
 // newPass returns a pass that begins when its loop is triggered. jobs are those of the release, with what is known of
-// their runs.
-func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, jobs []*updatev1.ReleaseJob) *pass {
+// their runs; due is over which manifests the pass is.
+func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, jobs []*updatev1.ReleaseJob,
+	due plan.Turn,
+) *pass {
 	l := c.term.release
 	p := &pass{
 		c: c, release: l, mode: c.mode(cv.GetStatus(), l.image), overrides: cv.GetSpec().GetOverrides(),
-		tasks: map[string]apply.Task{}, begun: time.Now(),
+		tasks: map[string]apply.Task{}, partial: !due.All, drift: c.term.drift, begun: time.Now(),
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	v := plan.PassView{
@@ -58,6 +64,9 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 	for file, tasks := range l.tasks {
 		for _, t := range tasks {
 			m := manifest(t, p.overrides)
+			if p.partial && !slices.Contains(due.Only, m.ID) {
+				continue
+			}
 			m.Ran = plan.Ran(jobs, m.Object)
 			p.tasks[m.ID] = t
 			v.Manifests[file] = append(v.Manifests[file], m)
@@ -79,7 +88,7 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 // manifest is what plans know of a task.
 func manifest(t apply.Task, overrides []*updatev1.ComponentOverride) *plan.Manifest {
 	m := &plan.Manifest{
-		ID: fmt.Sprintf("%s#%06d", t.File, t.Document), File: t.File, Object: t.Object(), Operands: t.Operands,
+		ID: id(t), File: t.File, Object: t.Object(), Operands: t.Operands,
 		Unmanaged: unmanaged(overrides, t), Job: t.Job(),
 	}
 	if t.Operator() && !t.Delete() {
@@ -87,6 +96,9 @@ func manifest(t apply.Task, overrides []*updatev1.ComponentOverride) *plan.Manif
 	}
 	return m
 }
+
+// id identifies a task in its release.
+func id(t apply.Task) string { return fmt.Sprintf("%s#%06d", t.File, t.Document) }
 
 // unmanaged reports whether the cluster wants the object of a task to be left alone.
 func unmanaged(overrides []*updatev1.ComponentOverride, t apply.Task) bool {
@@ -191,8 +203,28 @@ func (p *pass) apply(m *plan.Manifest) plan.Outcome {
 		p.c.Log.DebugContext(p.ctx, "manifest not applied", "manifest", m.File, "error", err)
 		return plan.Outcome{Problem: status.Convert(err).Message(), Passing: passing(err)}
 	}
+	p.noteApplied(m, applied.Object)
 	nodes := m.Operator == plan.NodeOperator && p.mode == plan.Updating
 	return plan.Outcome{RollsOut: nodes || plan.RollsOut(applied.Object), Leaving: applied.Leaving}
+}
+
+// noteApplied takes in how the application of a manifest left its object.
+func (p *pass) noteApplied(m *plan.Manifest, o object.Object) {
+	t := p.tasks[m.ID]
+	if m.Leftover || t.File == "" || t.Job() || t.Delete() {
+		return
+	}
+	back := p.drift.applied(m.ID, t, o)
+	if len(back) == 0 {
+		return
+	}
+	message := fmt.Sprintf("%s was changed by others, and is as release %s has it again: %s", m.Title(),
+		p.release.version(), strings.Join(back, ", "))
+	p.c.Log.WarnContext(p.ctx, "drift put back", "update", p.release.version(), "manifest", m.File, "object", m.Title(),
+		"fields", back)
+	if cv, ok := p.c.Tables.Cluster(); ok {
+		p.c.Events.Event(cv, "Warning", "DriftPutBack", message)
+	}
 }
 
 // follow watches what a manifest started until it is ready.

@@ -54,8 +54,8 @@ func (m *Manifest) skipped(mode Mode) bool {
 	return m.Unmanaged || m.Job && (m.Ran || mode == Reconciling)
 }
 
-// title names the object of a manifest for people.
-func (m *Manifest) title() string {
+// Title names the object of a manifest for people.
+func (m *Manifest) Title() string {
 	if ns := m.Object.GetNamespace(); ns != "" {
 		return fmt.Sprintf("%s \"%s/%s\"", m.Object.GetKind(), ns, m.Object.GetName())
 	}
@@ -462,12 +462,12 @@ func (p *Pass) failed(e *task, problem string, now time.Time) {
 	if s := e.chain.step; s.failedAt.IsZero() {
 		s.failedAt = now
 	}
-	message := fmt.Sprintf("Could not update %s (%s): %s", e.title(), e.File, problem)
+	message := fmt.Sprintf("Could not update %s (%s): %s", e.Title(), e.File, problem)
 	switch {
 	case e.Leftover:
-		message = fmt.Sprintf("Could not remove %s, which the release lacks: %s", e.title(), problem)
+		message = fmt.Sprintf("Could not remove %s, which the release lacks: %s", e.Title(), problem)
 	case e.File == "":
-		message = fmt.Sprintf("Could not wait for %s: %s", e.title(), problem)
+		message = fmt.Sprintf("Could not wait for %s: %s", e.Title(), problem)
 	}
 	p.fail(e.Manifest, Failure{Reason: applyFailed, Name: e.Object.GetName(), Message: message})
 }
@@ -512,17 +512,17 @@ func (p *Pass) wait(m *Manifest, fact, observed string, now time.Time) *updatev1
 // held is the gate of a manifest whose owner does not do what it is asked for.
 func (p *Pass) held(m *Manifest, fact, problem string, now time.Time) Gate {
 	return Gate{
-		Effect: Wait, Operator: m.title(), Reason: applyFailed, Message: problem,
-		Wait: p.wait(m, fmt.Sprintf("%s %s.", m.title(), fact), problem, now),
+		Effect: Wait, Operator: m.Title(), Reason: applyFailed, Message: problem,
+		Wait: p.wait(m, fmt.Sprintf("%s %s.", m.Title(), fact), problem, now),
 	}
 }
 
 // rolling is the gate of a workload that is not ready.
 func (p *Pass) rolling(m *Manifest, r Rollout, now time.Time) Gate {
 	g := Gate{
-		Effect: Wait, Operator: cmp.Or(m.Operator, m.title()), Reason: r.Reason, Message: fmt.Sprintf("%s: %s", m.title(),
+		Effect: Wait, Operator: cmp.Or(m.Operator, m.Title()), Reason: r.Reason, Message: fmt.Sprintf("%s: %s", m.Title(),
 			r.Observed),
-		Wait: p.wait(m, fmt.Sprintf("%s: %s.", m.title(), r.Fact), r.Observed, now),
+		Wait: p.wait(m, fmt.Sprintf("%s: %s.", m.Title(), r.Fact), r.Observed, now),
 	}
 	if r.Failed {
 		g.Effect = Fail

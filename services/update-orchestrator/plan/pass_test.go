@@ -216,33 +216,44 @@ func (h *host) truly(v PassView) {
 }
 
 func TestWhenTheNextPassIsDue(t *testing.T) {
-	begin := time.Unix(1e9, 0)
-	as, drifted := func() bool { return false }, func() bool { return true }
+	now := time.Unix(1e9, 0)
+	drifted := func(ids ...string) func() []string { return func() []string { return ids } }
 	var r Rhythm
-	if due := r.Due(begin, as); begin.Before(due) {
-		t.Errorf("the first pass over a release is due at %v", due)
-	}
-	now := begin
-	for _, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
-		r.Ended(now, false, time.Minute)
-		if due := r.Due(now, drifted); due.Sub(now) != want*time.Second {
-			t.Errorf("a pass that failed is repeated after %v, want %v", due.Sub(now), want*time.Second)
+	due := func(ids ...string) string {
+		d := r.Due(now, drifted(ids...))
+		if d.All {
+			return "all"
 		}
-		now = r.Due(now, as)
+		return fmt.Sprintf("%v, all in %v", d.Only, d.Wake.Sub(now))
 	}
-	r.Ended(now, true, time.Minute)
-	if due := r.Due(now, as); due.Sub(now) != time.Minute {
-		t.Errorf("a pass that succeeded is repeated after %v", due.Sub(now))
+	want := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
 	}
-	if due := r.Due(now, drifted); now.Before(due) {
-		t.Errorf("what was changed is put back after %v", due.Sub(now))
+	want("the first pass over a release", due("a"), "all")
+	for _, pause := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
+		r.Ended(now, true, false, time.Minute)
+		want("after a failure", due("a"), fmt.Sprintf("[], all in %v", pause*time.Second))
+		now = now.Add(pause * time.Second)
+		want("then", due("a"), "all")
 	}
-	r.Ended(now, true, time.Minute)
-	if due := r.Due(now.Add(time.Second), drifted); due.Sub(now) != repairEvery {
-		t.Errorf("what is changed again is put back after %v", due.Sub(now))
-	}
+	r.Ended(now, true, true, time.Minute)
+	want("after a success", due(), "[], all in 1m0s")
+	want("what was changed", due("a"), "[a], all in 1m0s")
+	r.Ended(now, false, true, time.Minute)
+	now = now.Add(time.Second)
+	want("what is changed again, beside another", due("a", "b"), "[b], all in 9s")
+	now = now.Add(9 * time.Second)
+	want("ten seconds later", due("a"), "[a], all in 50s")
+	r.Ended(now, false, false, time.Minute)
+	want("after it could not be put back", due("a", "c"), "[], all in 2s")
+	now = now.Add(2 * time.Second)
+	want("then", due(), "all")
+	r.Ended(now, true, true, time.Minute)
+	now = now.Add(-time.Hour)
+	want("on a clock that was set back", due("a"), "[a], all in 1h1m0s")
 	r.Again()
-	if due := r.Due(now, as); now.Before(due) {
-		t.Errorf("a pass over other manifests is due at %v", due)
-	}
+	want("a pass over other manifests", due(), "all")
 }

@@ -5,7 +5,8 @@ import "time"
 const (
 	// firstPause is how long a failed pass rests before the next one; it doubles up to the interval of reconciling.
 	firstPause = 2 * time.Second
-	// repairEvery is how often what others change is put back: two writers that disagree must not fill the store.
+	// repairEvery is how often a manifest is put back that others change: two writers that disagree must not fill the
+	// store.
 	repairEvery = 10 * time.Second
 )
 
@@ -13,34 +14,57 @@ const (
 // once.
 type Rhythm struct {
 	next     time.Time
-	failed   int       // passes that failed in a row
-	repaired time.Time // when something that others changed was put back last
+	failed   int                  // passes that failed in a row
+	repaired map[string]time.Time // when what others changed was put back last, by the ID of its manifest
 }
 
-// Due returns when the next pass is to begin: at once if something is no longer as the release has it, which drifted
-// reports, but not too often.
-func (r *Rhythm) Due(now time.Time, drifted func() bool) time.Time {
-	if now.Before(r.next) && r.failed == 0 && drifted() {
-		if again := r.repaired.Add(repairEvery); now.Before(again) {
-			if again.Before(r.next) {
-				return again
-			}
-			return r.next
+// Turn is which pass is due: one over all manifests, one over some, or none before Wake.
+type Turn struct {
+	All  bool
+	Only []string // IDs
+	Wake time.Time
+}
+
+// Due returns which pass is due at now. drifted returns the IDs of the manifests whose objects are no longer as the
+// release has them: their pass is due at once, but not too often. After a failure the next pass is one over all.
+func (r *Rhythm) Due(now time.Time, drifted func() []string) Turn {
+	if !now.Before(r.next) {
+		return Turn{All: true}
+	}
+	due := Turn{Wake: r.next}
+	if r.failed > 0 {
+		return due
+	}
+	for _, id := range drifted() {
+		before, again := r.repaired[id], time.Time{}
+		if !before.IsZero() && !now.Before(before) { // the clock was not set back since
+			again = before.Add(repairEvery)
 		}
-		r.repaired, r.next = now, time.Time{}
+		switch {
+		case !now.Before(again):
+			if r.repaired == nil {
+				r.repaired = map[string]time.Time{}
+			}
+			r.repaired[id] = now
+			due.Only = append(due.Only, id)
+		case again.Before(due.Wake):
+			due.Wake = again
+		}
 	}
-	return r.next
+	return due
 }
 
-// Ended takes in how a pass ended. every is the time between two passes that succeed.
-func (r *Rhythm) Ended(now time.Time, completed bool, every time.Duration) {
-	if completed {
+// Ended takes in how a pass ended; all is whether it was one over all manifests. every is the time between two of those
+// that succeed.
+func (r *Rhythm) Ended(now time.Time, all, completed bool, every time.Duration) {
+	switch {
+	case !completed:
+		r.next = now.Add(min(firstPause<<min(r.failed, 10), every))
+		r.failed++
+	case all:
 		r.failed, r.next = 0, now.Add(every)
-		return
 	}
-	r.next = now.Add(min(firstPause<<min(r.failed, 10), every))
-	r.failed++
 }
 
-// Again has the next pass begin at once, since what is to be applied has changed.
+// Again has a pass over all begin at once, since what is to be applied has changed.
 func (r *Rhythm) Again() { r.next = time.Time{} }

@@ -168,8 +168,8 @@ func (c *course) manifest(t *testing.T, words []string) {
 }
 
 func (c *course) start() {
-	if c.now.Before(c.rhythm.Due(c.now, func() bool { return false })) {
-		c.now = c.rhythm.Due(c.now, func() bool { return false })
+	if due := c.rhythm.Due(c.now, func() []string { return nil }); !due.All {
+		c.now = due.Wake
 	}
 	c.pass = NewPass(PassView{
 		Version: "1.1.0", Mode: c.mode, Files: c.files, Manifests: c.manifests, Before: c.done, Failures: c.failures,
@@ -246,7 +246,7 @@ func (c *course) tick() {
 		if c.failures, c.done = c.pass.Failed(), int(c.pass.Progress().GetDone()); run.Completed {
 			c.done = 0
 		}
-		c.rhythm.Ended(c.now, run.Completed, 4*time.Minute)
+		c.rhythm.Ended(c.now, true, run.Completed, 4*time.Minute)
 		c.pass, c.calls = nil, nil
 	}
 }
@@ -256,7 +256,7 @@ func (c *course) do(a Action) {
 	switch a.Verb {
 	case Apply, Remove:
 		o := c.owner(a.Manifest.Object.GetName())
-		c.note("%s %s", a.Verb, a.Manifest.title())
+		c.note("%s %s", a.Verb, a.Manifest.Title())
 		outcome := cmp.Or(o.refusal, Outcome{RollsOut: o.rolls})
 		c.calls = append(c.calls, &call{c.now.Add(o.takes), func(now time.Time) {
 			if outcome.Problem == "" && a.Manifest.Operator != "" && c.operators[a.Manifest.Operator] == nil {
@@ -265,7 +265,7 @@ func (c *course) do(a Action) {
 			p.Applied(a.Manifest.ID, outcome, now)
 		}})
 	case Follow:
-		c.note("%s %s", a.Verb, a.Manifest.title())
+		c.note("%s %s", a.Verb, a.Manifest.Title())
 		c.follow(p, a.Manifest)
 	case Publish:
 		if c.storeAway {

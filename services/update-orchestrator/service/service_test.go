@@ -628,6 +628,86 @@ func TestEverythingIsAppliedAgainFromTimeToTime(t *testing.T) {
 	}
 }
 
+// event returns what is wrong with the events of the orchestrator if one is wanted whose message begins like that.
+func (c *cluster) event(reason, message string) string {
+	list, err := eventv1.NewEventServiceClient(c.admin).ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
+	if slices.ContainsFunc(list.GetItems(), func(e *eventv1.Event) bool {
+		return e.GetReason() == reason && strings.HasPrefix(e.GetMessage(), message)
+	}) {
+		return ""
+	}
+	return fmt.Sprintf("no event %s %q in %v, %v", reason, message, list, err)
+}
+
+func TestWhatOthersOwnIsPutBackByWatch(t *testing.T) {
+	c, _ := installed(t)
+	get := func() *schedulingv1.Deployment {
+		d, err := c.deployments.Get(t.Context(), "beacon", "beacon")
+		if err != nil {
+			return nil
+		}
+		return d
+	}
+	was := get()
+	edit := func(f func(d *schedulingv1.Deployment)) {
+		t.Helper()
+		if _, err := c.deployments.Modify(t.Context(), object.KeyOf(was), func(d *schedulingv1.Deployment) error {
+			f(d)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	image := was.GetSpec().GetTemplate().GetSpec().GetContainers()[0].GetImage()
+	edit(func(d *schedulingv1.Deployment) {
+		d.Metadata.Annotations["example.com/note"] = "of a user"
+		d.Spec.Template.Spec.Containers[0].Image = "example.com/evil"
+	})
+	began := time.Now()
+	servetest.Await(t, func() string {
+		if got := get().GetSpec().GetTemplate().GetSpec().GetContainers()[0].GetImage(); got != image {
+			return "the image is " + got
+		}
+		return ""
+	})
+	t.Logf("put back after %s", time.Since(began))
+	servetest.Await(t, func() string {
+		return c.event("DriftPutBack", `Deployment "beacon/beacon" was changed by others, and is as release 1.0.0 has it `+
+			"again: spec.template.spec.containers")
+	})
+	if get().GetMetadata().GetAnnotations()["example.com/note"] == "" {
+		t.Error("the user's annotation is gone")
+	}
+	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		if _, err := c.services.Get(t.Context(), "ledger", "ledger"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	cv := c.version(completed("1.0.0"))
+	if h := cv.GetStatus().GetHistory(); len(h) != 1 || cv.GetStatus().GetProgress() != nil {
+		t.Errorf("history is %v", h)
+	}
+}
+
+func TestWhatCannotBePutBackIsSaid(t *testing.T) {
+	c, _ := installed(t)
+	refusal := rpcerr.Forbidden("closed")
+	if _, err := c.services.Delete(t.Context(), "beacon", "beacon", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.refusal.Store(&refusal)
+	c.version(has("Failing", "True", "UpdatePayloadFailed"))
+	c.refusal.Store(nil)
+	c.version(has("Failing", "False", ""))
+	if _, err := c.services.Get(t.Context(), "beacon", "beacon"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnObjectThatIsNotManagedIsLeftAlone(t *testing.T) {
 	c, _ := installed(t)
 	c.edit(func(s *updatev1.ClusterVersionSpec) {
