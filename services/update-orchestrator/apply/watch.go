@@ -19,8 +19,8 @@ type place struct {
 }
 
 // Watch calls see with the object of every task that another service owns, as it is and whenever it changes, until ctx
-// ends: the revision at which it was so, and nil if there is none. Jobs are left out: they run once, and what becomes
-// of them later is not the release's. After a broken stream all objects are shown again. broken is called with why a
+// ends: the revision at which it was so, and nil if there is none. Jobs are left out: they run once, and what happens
+// to them later is not the release's. After a broken stream all objects are shown again. broken is called with why a
 // stream ended. see and broken are called by several goroutines.
 func (a *Applier) Watch(ctx context.Context, tasks []Task, see func(t Task, o object.Object, revision int64),
 	broken func(kind string, err error),
