@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	ignition "github.com/coreos/ignition/v2/config/v3_5"
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/ignition"
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
@@ -83,11 +83,7 @@ func parse(cfg *configv1.MachineConfig) (types.Config, error) {
 	if cfg.GetSpec().GetConfig() == nil {
 		return types.Config{}, nil
 	}
-	raw, err := cfg.GetSpec().GetConfig().MarshalJSON()
-	if err != nil {
-		return types.Config{}, err
-	}
-	config, report, err := ignition.ParseCompatibleVersion(raw)
+	config, report, err := ignition.Parse(cfg.GetSpec().GetConfig())
 	if err != nil {
 		return config, fmt.Errorf("%w: %s", err, strings.TrimSpace(report.String()))
 	}

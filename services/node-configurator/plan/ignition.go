@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	ignition "github.com/coreos/ignition/v2/config/v3_5"
 	"github.com/coreos/ignition/v2/config/v3_5/types"
+	"github.com/windlass-dev/windlass/kit/ignition"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -27,11 +27,7 @@ func parse(config *structpb.Struct, path string) (types.Config, []object.Fault) 
 			object.Faultf(path+".ignition.version", "is %q, must be one of %s", version, strings.Join(versions(), ", ")),
 		}
 	}
-	raw, err := config.MarshalJSON()
-	if err != nil {
-		return empty, []object.Fault{{Path: path, Description: err.Error()}}
-	}
-	out, report, err := ignition.ParseCompatibleVersion(raw)
+	out, report, err := ignition.Parse(config)
 	if err == nil {
 		return out, nil
 	}

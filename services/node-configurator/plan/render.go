@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	ignition "github.com/coreos/ignition/v2/config/v3_5"
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -79,7 +78,7 @@ func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.Machi
 		return Rendered{}, err
 	}
 	spec := &configv1.MachineConfigSpec{KernelType: defaultKernel, Fips: proto.Bool(false)}
-	whole, _ := parse(nil, "")
+	var parts []types.Config
 	var r Rendered
 	for i, c := range selected {
 		name := c.GetMetadata().GetName()
@@ -87,18 +86,17 @@ func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.Machi
 		if len(bad) > 0 {
 			return Rendered{}, fmt.Errorf("machine config %q: %s: %s", name, bad[0].Path, bad[0].Description)
 		}
-		if i == 0 {
-			whole = part
-		} else {
-			whole = ignition.Merge(whole, explicit(part))
+		if i > 0 {
+			part = explicit(part)
 		}
+		parts = append(parts, part)
 		addSettings(spec, c.GetSpec())
 		r.Sources = append(r.Sources, name)
 	}
 	if slices.Contains(spec.Extensions, "kernel-devel") && spec.KernelType != defaultKernel {
 		return Rendered{}, fmt.Errorf("the extension kernel-devel does not go with the kernel type %s", spec.KernelType)
 	}
-	if spec.Config, err = format(settled(whole)); err != nil {
+	if spec.Config, err = format(settled(mergeAll(parts))); err != nil {
 		return Rendered{}, err
 	}
 	if _, bad := parse(spec.Config, "spec.config"); len(bad) > 0 { // two valid configurations can make an invalid one

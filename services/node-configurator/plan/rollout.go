@@ -268,16 +268,26 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 
 // inOrder returns nodes by zone, those without one last, and inside a zone the oldest first. Source: MCO.
 func inOrder(nodes []*nodev1.Node) []*nodev1.Node {
-	out := slices.Clone(nodes)
-	slices.SortStableFunc(out, func(a, b *nodev1.Node) int {
-		za, zb := zone(a), zone(b)
-		if (za == "") != (zb == "") {
-			return cmp.Compare(zb, za)
+	type place struct {
+		zone    string
+		created time.Time
+		node    *nodev1.Node
+	}
+	places := make([]place, len(nodes))
+	for i, n := range nodes {
+		places[i] = place{zone(n), n.GetMetadata().GetCreationTimestamp().AsTime(), n}
+	}
+	slices.SortStableFunc(places, func(a, b place) int {
+		if (a.zone == "") != (b.zone == "") {
+			return cmp.Compare(b.zone, a.zone)
 		}
-		return cmp.Or(cmp.Compare(za, zb),
-			a.GetMetadata().GetCreationTimestamp().AsTime().Compare(b.GetMetadata().GetCreationTimestamp().AsTime()),
-			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
+		return cmp.Or(cmp.Compare(a.zone, b.zone), a.created.Compare(b.created),
+			cmp.Compare(a.node.GetMetadata().GetName(), b.node.GetMetadata().GetName()))
 	})
+	out := make([]*nodev1.Node, len(places))
+	for i, p := range places {
+		out[i] = p.node
+	}
 	return out
 }
 
