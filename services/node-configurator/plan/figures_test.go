@@ -40,19 +40,19 @@ func render(b *testing.B, each int) {
 	}
 }
 
-// thousand is a pool of 1,000 nodes that have their configuration and are to get another, 50 at once.
-func thousand() (*configv1.MachineConfigPool, []*nodev1.Node) {
+// many is a pool of so many nodes that have their configuration and are to get another, some at once.
+func many(count, most int) (*configv1.MachineConfigPool, []*nodev1.Node) {
 	var nodes []*nodev1.Node
-	for i := range 1000 {
+	for i := range count {
 		nodes = append(nodes, placed(node(fmt.Sprintf("n%04d", i), "a", "a", stateDone), fmt.Sprintf("z%d", i%3),
 			time.Duration(i)*time.Minute))
 	}
-	return target(poolOf("worker", "worker"), "b", 50), nodes
+	return target(poolOf("worker", "worker"), "b", most), nodes
 }
 
 // BenchmarkPool decides about 1,000 nodes, half of which have the pool's configuration and 50 of which change to it.
 func BenchmarkPool(b *testing.B) {
-	pool, nodes := thousand()
+	pool, nodes := many(1000, 50)
 	for i, n := range nodes[:550] {
 		n.Metadata.Annotations[DesiredConfig] = "b"
 		if i < 500 {
@@ -70,10 +70,11 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// TestAThousandNodesUseEverySlot plays a roll-out over 1,000 nodes whose changes take between one and ten minutes: as
-// soon as a node is done another one begins, and there are never more than 50.
-func TestAThousandNodesUseEverySlot(t *testing.T) {
-	pool, nodes := thousand()
+// TestARolloutUsesEverySlot plays a roll-out over 300 nodes whose changes take between one and ten minutes: as soon as
+// a node is done another one begins, and there are never more than may be.
+func TestARolloutUsesEverySlot(t *testing.T) {
+	const slots = 15
+	pool, nodes := many(300, slots)
 	v := View{Now: epoch(), Pool: pool}
 	ends := map[int]time.Time{} // of the nodes that change
 	chance := rand.New(rand.NewPCG(1, 2))
@@ -90,7 +91,7 @@ func TestAThousandNodesUseEverySlot(t *testing.T) {
 			n.Metadata.Annotations[DesiredConfig], n.Status.Conditions[0].Status = "b", "False"
 			nodes[i], ends[i] = n, v.Now.Add(time.Minute+time.Duration(chance.Int64N(int64(9*time.Minute))))
 		}
-		if len(ends) > 50 {
+		if len(ends) > slots {
 			t.Fatalf("%d nodes change at once", len(ends))
 		}
 		first := -1
@@ -102,8 +103,8 @@ func TestAThousandNodesUseEverySlot(t *testing.T) {
 		if first < 0 {
 			t.Fatalf("%d nodes are left, and none begins", left)
 		}
-		if took := ends[first].Sub(v.Now); left > 50 {
-			busy, all = busy+took*time.Duration(len(ends)), all+50*took
+		if took := ends[first].Sub(v.Now); left > slots {
+			busy, all = busy+took*time.Duration(len(ends)), all+slots*took
 		}
 		v.Now = ends[first]
 		n := object.Clone(nodes[first])

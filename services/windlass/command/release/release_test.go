@@ -3,11 +3,13 @@ package release
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -89,6 +91,41 @@ func TestReleaseIsMadeAndExtracted(t *testing.T) {
 	}
 	if _, again := madeRelease(t); again != ref {
 		t.Errorf("the same input gave %s and %s", ref, again)
+	}
+}
+
+// The listing of seed 001, without the dots in it.
+func TestAReleaseIsExtractedAsTheDocumentLists(t *testing.T) {
+	listing := []string{
+		"0000_03_authorization-openshift_01_rolebindingrestriction.crd.yaml",
+		"0000_03_config-operator_01_proxy.crd.yaml",
+		"0000_03_marketplace-operator_01_operatorhub.crd.yaml",
+		"0000_03_marketplace-operator_02_operatorhub.cr.yaml",
+		"0000_03_quota-openshift_01_clusterresourcequota.crd.yaml",
+		"0000_90_service-ca-operator_02_prometheusrolebinding.yaml",
+		"0000_90_service-ca-operator_03_servicemonitor.yaml",
+		"0000_99_machine-api-operator_00_tombstones.yaml",
+		"image-references",
+		"release-metadata",
+	}
+	dir := t.TempDir()
+	for i, name := range listing[:8] {
+		write(t, filepath.Join(dir, "in", name),
+			fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c%d\n  namespace: default\n", i))
+	}
+	images, to := filepath.Join(dir, "images"), filepath.Join(dir, "out")
+	must(t, "new", "--from-dir", filepath.Join(dir, "in"), "--version", "4.12.6", "--to", images)
+	must(t, "extract", images, "--to", to)
+	entries, err := os.ReadDir(to) // sorted, as by ls
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff(listing, names); diff != "" {
+		t.Errorf("the listing differs (-document +ours):\n%s", diff)
 	}
 }
 
