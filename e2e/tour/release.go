@@ -22,6 +22,7 @@ const (
 // versions are those that an update of the tour is about.
 type versions struct {
 	now, next     string
+	later         string // that brings more than next
 	risky, unsure string // with a risk that is certain, and with one that cannot be judged
 	judged        string // with a risk that the cluster's own metrics decide
 }
@@ -37,6 +38,11 @@ func versionsAfter(now string) (versions, error) {
 	if major == 1 && minor == 0 {
 		minor, v.next = 1, exampleVersion
 	}
+	if _, err := fmt.Sscanf(v.next, "%d.%d.%d", &major, &minor, &patch); err != nil {
+		return versions{}, err
+	}
+	// It comes before the next one of a tour that is repeated.
+	v.later = fmt.Sprintf("%d.%d.%d-tour", major, minor, patch+1)
 	v.risky, v.unsure = fmt.Sprintf("%d.%d.0", major, minor+1), fmt.Sprintf("%d.%d.0", major, minor+2)
 	v.judged = fmt.Sprintf("%d.%d.0", major, minor+3)
 	return v, nil
@@ -80,6 +86,13 @@ func (t *tour) newRelease(ctx context.Context, version, previous, to, key, signa
 	if err != nil {
 		return "", err
 	}
+	return t.buildRelease(ctx, from, version, previous, to, key, signatures, created)
+}
+
+// buildRelease is newRelease of the manifests in a directory.
+func (t *tour) buildRelease(ctx context.Context, from, version, previous, to, key, signatures string,
+	created time.Time,
+) (string, error) {
 	args := []string{
 		"adm", "release", "new", "--from-dir", from, "--version", version, "--previous", previous, "--to", to,
 		"--created", created.UTC().Format(time.RFC3339), "-o", "name",
