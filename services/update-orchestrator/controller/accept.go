@@ -281,6 +281,12 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 		c.term.refused = refusal{}
 		return time.Time{}, c.withdraw(ctx, cv)
 	}
+	if p := plan.Paused(cv, time.Now()); p != nil {
+		c.abandon()
+		c.term.refused = refusal{}
+		return plan.PauseEnds(p), c.accepting(ctx, plan.Unknown, plan.UpdatesPaused,
+			fmt.Sprintf("The update to %s waits: updates are %s", describe(target), plan.PauseText(p)))
+	}
 	inputs := inputsOf(cv, target)
 	if c.term.attempt != nil && c.term.attempt.inputs != inputs {
 		c.abandon()
@@ -319,8 +325,8 @@ func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if inputsOf(cv, plan.Desired(cv)) != a.inputs {
-		return time.Now(), nil // the desired update was changed, and that is not seen here yet
+	if inputsOf(cv, plan.Desired(cv)) != a.inputs || plan.Paused(cv, time.Now()) != nil {
+		return time.Now(), nil // the desired update was changed or paused, and that is not seen here yet
 	}
 	return time.Time{}, c.accept(ctx, a.next, target, a.inputs)
 }

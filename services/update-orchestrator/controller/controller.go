@@ -123,6 +123,7 @@ func New(cfg Config) *Controller {
 	controller.Watches(c.work, cfg.Tables.Operators, only)
 	controller.Watches(c.work, cfg.Tables.Manifests, only)
 	controller.Watches(c.passes, cfg.Tables.Operators, only)
+	controller.Watches(c.passes, cfg.Tables.Versions, only)
 	return c
 }
 

@@ -144,7 +144,9 @@ func (p *pass) next() plan.Plan {
 	if p.stopped {
 		return plan.Plan{}
 	}
-	next := p.plan.Next(time.Now(), p.c.operator)
+	now := time.Now()
+	cv, _ := p.c.Tables.Cluster()
+	next := p.plan.Next(now, p.c.operator, plan.Paused(cv, now))
 	for _, a := range next.Do {
 		p.calls.Go(func() { p.do(a) })
 	}

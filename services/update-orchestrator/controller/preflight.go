@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"google.golang.org/protobuf/proto"
@@ -31,6 +32,9 @@ func (c *Controller) Preflight(ctx context.Context, cv *updatev1.ClusterVersion,
 		return nil, err
 	}
 	out := &updatev1.PreflightClusterVersionResponse{Release: target, Accepted: refused == nil}
+	if check := plan.PauseCheck(cv, time.Now()); check != nil {
+		out.Checks = append(out.Checks, check)
+	}
 	before := true
 	for _, name := range []string{retrievePayload, verifyPayload, loadPayload, verifyPayloadVersion} {
 		check := &updatev1.ReleaseCheck{Name: name, Result: plan.CheckPassed}

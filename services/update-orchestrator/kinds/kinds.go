@@ -4,6 +4,7 @@ package kinds
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"buf.build/go/protovalidate"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -59,6 +60,12 @@ func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
 		return rpcerr.Forbidden("the version of a cluster cannot be deleted")
 	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
 		return rpcerr.Forbidden("the status of a ClusterVersion is written by update-orchestrator alone")
+	}
+	if next := w.New.GetSpec().GetPause(); next != nil {
+		pause := plan.Pausing(w.Old.GetSpec().GetPause(), next, w.By.User, time.Now())
+		if w.New.Spec.Pause = pause; pause.GetUntil() != nil && !pause.GetUntil().AsTime().After(pause.GetSince().AsTime()) {
+			return rpcerr.Invalid(object.Fault{Path: "spec.pause.until", Description: "must be later than now"})
+		}
 	}
 	if text := plan.Carried(w.Old.GetSpec().GetDesiredUpdate(), w.New.GetSpec().GetDesiredUpdate()); text != "" {
 		w.Warn(text)

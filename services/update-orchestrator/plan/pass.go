@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -130,6 +131,7 @@ type Pass struct {
 	at        int              // the step under way
 	tasks     map[string]*task // by ID: where a manifest is applied
 	sightings Sightings
+	paused    *Pause
 	completed bool
 }
 
@@ -269,9 +271,16 @@ func lastSteps(v PassView) (out []*stepRun) {
 // Completed reports whether everything was applied.
 func (p *Pass) Completed() bool { return p.completed }
 
-// Next says what to do at now. operator returns a cluster operator as it is, or nil.
-func (p *Pass) Next(now time.Time, operator func(name string) *updatev1.ClusterOperator) Plan {
+// Next says what to do at now. operator returns a cluster operator as it is, or nil. While an update is paused, nothing
+// begins that has not begun.
+func (p *Pass) Next(now time.Time, operator func(name string) *updatev1.ClusterOperator, paused *Pause) Plan {
 	var out Plan
+	if p.start.Mode == Updating && !proto.Equal(p.paused, paused) {
+		p.paused, p.urgent, p.start.Paused = paused, true, ""
+		if paused != nil {
+			p.start.Paused = PauseText(paused)
+		}
+	}
 	for !out.Over {
 		if p.at == len(p.steps) {
 			p.completed, out.Over = true, true
@@ -336,6 +345,12 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 		p.tasks[e.ID] = e
 		switch e.state {
 		case fresh:
+			if p.paused != nil {
+				if end := PauseEnds(p.paused); !end.IsZero() {
+					out.wake(end)
+				}
+				return
+			}
 			if !e.announces {
 				p.begin(e.Manifest)
 			}

@@ -90,7 +90,7 @@ func TestAPassKeepsTheOrder(t *testing.T) {
 
 // round asks the pass once, lets some calls be answered, and reports whether the pass is over.
 func (h *host) round(v PassView) bool {
-	next := h.pass.Next(h.now, func(string) *updatev1.ClusterOperator { return h.operator })
+	next := h.pass.Next(h.now, func(string) *updatev1.ClusterOperator { return h.operator }, nil)
 	for _, a := range next.Do {
 		if a.Verb == Publish {
 			h.pass.Published(true, h.now)

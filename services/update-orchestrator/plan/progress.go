@@ -37,6 +37,7 @@ type Run struct {
 	Gates       []Gate    // of cluster operators that are not ready
 	Failures    []Failure // of manifests
 	Invalid     bool      // the desired update is invalid
+	Paused      string    // what holds the update back; empty if nothing does
 }
 
 // Conditions is what is said of a run: Available, Progressing and Failing, without times. before is what was said last.
@@ -179,10 +180,18 @@ func (r Run) progressing(failing *metav1.Condition, why string) *metav1.Conditio
 	}
 	switch {
 	case failed:
-		return condition(Progressing, True, reason, fmt.Sprintf("Unable to apply %s: %s", r.Version, lower(why)))
+		text := fmt.Sprintf("Unable to apply %s: %s", r.Version, lower(why))
+		if r.Paused != "" {
+			text += "; " + r.Paused
+		}
+		return condition(Progressing, True, reason, text)
 	case r.Invalid:
 		return condition(Progressing, True, "InvalidClusterVersion",
 			fmt.Sprintf("Reconciling %s: the cluster version is invalid", r.Version))
+	case r.Paused != "":
+		return condition(Progressing, True, UpdatesPaused,
+			fmt.Sprintf("Working towards %s: %d of %d done (%d%% complete), %s",
+				r.Version, r.Done, r.Total, r.Done*100/max(r.Total, 1), r.Paused))
 	case r.Total > 0:
 		text := fmt.Sprintf("Working towards %s: %d of %d done (%d%% complete)", r.Version, r.Done, r.Total,
 			r.Done*100/r.Total)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // tick is the time between two looks of a course. A call that is not slow is answered after one.
@@ -34,6 +35,7 @@ const tick = 100 * time.Millisecond
 //	operator NAME 1.1.0, degraded NAME, gone NAME         gone: the operator or workload is deleted
 //	rolled NAME, stuck NAME text, hidden NAME text        hidden: its watch ends with that text
 //	store away, store answers                             no report can be written
+//	pause 30s, pause open, pause over                     a user pauses updates, for a time or not, and takes that back
 //
 // "pass 30s" lets time pass. Times are seconds since the begin. A report is shown if it says something new.
 func TestScenarios(t *testing.T) {
@@ -87,6 +89,7 @@ type course struct {
 	manifests  map[string][]*Manifest
 	leftovers  []*Manifest
 	nodes      *Manifest
+	version    updatev1.ClusterVersion // what it says of pauses
 	operators  map[string]*updatev1.ClusterOperator
 	owners     map[string]*owner // by the name of the object
 	calls      []*call
@@ -214,6 +217,20 @@ func (c *course) happens(words []string) error {
 		o.hidden = text
 	case "store":
 		c.storeAway = name == "away"
+	case "pause":
+		c.version.Spec = &updatev1.ClusterVersionSpec{}
+		if name == "over" {
+			break
+		}
+		pause := &Pause{Reason: "trade fair"}
+		if name != "open" {
+			length, err := time.ParseDuration(name)
+			if err != nil {
+				return err
+			}
+			pause.Until = timestamppb.New(c.now.Add(length))
+		}
+		c.version.Spec.Pause = Pausing(nil, pause, "alice", c.now)
 	default:
 		return errors.New("unknown event")
 	}
@@ -235,7 +252,8 @@ func (c *course) tick() {
 			call.answer(c.now)
 		}
 	}
-	next := c.pass.Next(c.now, func(name string) *updatev1.ClusterOperator { return c.operators[name] })
+	next := c.pass.Next(c.now, func(name string) *updatev1.ClusterOperator { return c.operators[name] },
+		Paused(&c.version, c.now))
 	for _, a := range next.Do {
 		c.do(a)
 	}

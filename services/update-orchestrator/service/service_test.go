@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -705,6 +706,59 @@ func TestWhatCannotBePutBackIsSaid(t *testing.T) {
 	c.version(has("Failing", "False", ""))
 	if _, err := c.services.Get(t.Context(), "beacon", "beacon"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAPausedUpdateWaits(t *testing.T) {
+	c, next := installed(t)
+	pause := func(p *updatev1.UpdatePause) { c.edit(func(s *updatev1.ClusterVersionSpec) { s.Pause = p }) }
+	pause(&updatev1.UpdatePause{Reason: "trade fair", By: "somebody else"})
+	c.desire("1.1.0", "")
+	cv := c.version(has("ReleaseAccepted", "Unknown", "UpdatesPaused"))
+	if by := cv.GetSpec().GetPause().GetBy(); by == "" || by == "somebody else" ||
+		cv.GetSpec().GetPause().GetSince() == nil {
+		t.Errorf("paused by %q: %v", by, cv.GetSpec().GetPause())
+	}
+	message := object.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted").GetMessage()
+	if !strings.Contains(message, "until resumed: trade fair") || len(cv.GetStatus().GetHistory()) != 1 {
+		t.Errorf("%q, history %v", message, cv.GetStatus().GetHistory())
+	}
+	// What is applied is kept all the same.
+	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		if _, err := c.services.Get(t.Context(), "ledger", "ledger"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	pause(nil)
+	c.version(waitsFor("archive", "ledger")) // run level 20
+	pause(&updatev1.UpdatePause{Reason: "trade fair"})
+	c.version(has("Progressing", "True", "UpdatesPaused"))
+	stop := c.ready(operators...)
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		if n := len(cv.GetStatus().GetProgress().GetWaits()); n > 0 {
+			return fmt.Sprintf("%d manifests are waited for that had begun", n)
+		}
+		return has("Progressing", "True", "UpdatesPaused")(cv)
+	})
+	if c.holds("beacon", "1.1.0") {
+		t.Error("a manifest of run level 25 was applied while updates were paused")
+	}
+	stop()
+	c.stop()
+	c.run() // a new process finds the pause
+	c.version(has("Progressing", "True", "UpdatesPaused"))
+	c.ready(operators...)
+	if c.holds("beacon", "1.1.0") {
+		t.Error("a manifest of run level 25 was applied by a new process while updates were paused")
+	}
+	pause(&updatev1.UpdatePause{Reason: "trade fair", Until: timestamppb.New(time.Now().Add(time.Second))})
+	cv = c.version(completed("1.1.0"))
+	if got := cv.GetStatus().GetDesired().GetImage(); !strings.HasSuffix(got, next[strings.Index(next, "@"):]) {
+		t.Errorf("the cluster is at %s", got)
 	}
 }
 

@@ -126,7 +126,9 @@ type ClusterVersionSpec struct {
 	// Objects that update-orchestrator does not manage.
 	Overrides []*ComponentOverride `protobuf:"bytes,6,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// Capabilities to enable; absent enables all. What is enabled is never disabled.
-	Capabilities  *Capabilities `protobuf:"bytes,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Capabilities *Capabilities `protobuf:"bytes,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Holds updates back; absent means that nothing does.
+	Pause         *UpdatePause `protobuf:"bytes,8,opt,name=pause,proto3" json:"pause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +212,87 @@ func (x *ClusterVersionSpec) GetCapabilities() *Capabilities {
 	return nil
 }
 
+func (x *ClusterVersionSpec) GetPause() *UpdatePause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+// Holds updates back: none begins, and one that has begun applies no further manifest. What is applied is kept as the
+// release has it, and nodes that change to a machine configuration go on.
+type UpdatePause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When it ends; absent means when it is removed.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// Output only. The user who paused the updates.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Output only. When they were paused.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatePause) Reset() {
+	*x = UpdatePause{}
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatePause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatePause) ProtoMessage() {}
+
+func (x *UpdatePause) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatePause.ProtoReflect.Descriptor instead.
+func (*UpdatePause) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *UpdatePause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *UpdatePause) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *UpdatePause) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *UpdatePause) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // A release to update to.
 type DesiredUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -232,7 +315,7 @@ type DesiredUpdate struct {
 
 func (x *DesiredUpdate) Reset() {
 	*x = DesiredUpdate{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[2]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +327,7 @@ func (x *DesiredUpdate) String() string {
 func (*DesiredUpdate) ProtoMessage() {}
 
 func (x *DesiredUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[2]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +340,7 @@ func (x *DesiredUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredUpdate.ProtoReflect.Descriptor instead.
 func (*DesiredUpdate) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{2}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DesiredUpdate) GetArchitecture() string {
@@ -313,7 +396,7 @@ type AcceptedRisk struct {
 
 func (x *AcceptedRisk) Reset() {
 	*x = AcceptedRisk{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[3]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -325,7 +408,7 @@ func (x *AcceptedRisk) String() string {
 func (*AcceptedRisk) ProtoMessage() {}
 
 func (x *AcceptedRisk) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[3]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -338,7 +421,7 @@ func (x *AcceptedRisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptedRisk.ProtoReflect.Descriptor instead.
 func (*AcceptedRisk) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{3}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AcceptedRisk) GetName() string {
@@ -362,7 +445,7 @@ type WaivedCheck struct {
 
 func (x *WaivedCheck) Reset() {
 	*x = WaivedCheck{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -374,7 +457,7 @@ func (x *WaivedCheck) String() string {
 func (*WaivedCheck) ProtoMessage() {}
 
 func (x *WaivedCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[4]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -387,7 +470,7 @@ func (x *WaivedCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaivedCheck.ProtoReflect.Descriptor instead.
 func (*WaivedCheck) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{4}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WaivedCheck) GetName() string {
@@ -417,7 +500,7 @@ type SignatureStore struct {
 
 func (x *SignatureStore) Reset() {
 	*x = SignatureStore{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +512,7 @@ func (x *SignatureStore) String() string {
 func (*SignatureStore) ProtoMessage() {}
 
 func (x *SignatureStore) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[5]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +525,7 @@ func (x *SignatureStore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignatureStore.ProtoReflect.Descriptor instead.
 func (*SignatureStore) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{5}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SignatureStore) GetUrl() string {
@@ -470,7 +553,7 @@ type ConfigMapReference struct {
 
 func (x *ConfigMapReference) Reset() {
 	*x = ConfigMapReference{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +565,7 @@ func (x *ConfigMapReference) String() string {
 func (*ConfigMapReference) ProtoMessage() {}
 
 func (x *ConfigMapReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[6]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +578,7 @@ func (x *ConfigMapReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigMapReference.ProtoReflect.Descriptor instead.
 func (*ConfigMapReference) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{6}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ConfigMapReference) GetName() string {
@@ -524,7 +607,7 @@ type ComponentOverride struct {
 
 func (x *ComponentOverride) Reset() {
 	*x = ComponentOverride{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +619,7 @@ func (x *ComponentOverride) String() string {
 func (*ComponentOverride) ProtoMessage() {}
 
 func (x *ComponentOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[7]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +632,7 @@ func (x *ComponentOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComponentOverride.ProtoReflect.Descriptor instead.
 func (*ComponentOverride) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{7}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ComponentOverride) GetKind() string {
@@ -600,7 +683,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +695,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[8]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +708,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{8}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Capabilities) GetBaselineCapabilitySet() string {
@@ -661,7 +744,7 @@ type ReleaseReference struct {
 
 func (x *ReleaseReference) Reset() {
 	*x = ReleaseReference{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +756,7 @@ func (x *ReleaseReference) String() string {
 func (*ReleaseReference) ProtoMessage() {}
 
 func (x *ReleaseReference) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[9]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +769,7 @@ func (x *ReleaseReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReference.ProtoReflect.Descriptor instead.
 func (*ReleaseReference) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{9}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReleaseReference) GetArchitecture() string {
@@ -739,7 +822,7 @@ type ConditionalUpdate struct {
 
 func (x *ConditionalUpdate) Reset() {
 	*x = ConditionalUpdate{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +834,7 @@ func (x *ConditionalUpdate) String() string {
 func (*ConditionalUpdate) ProtoMessage() {}
 
 func (x *ConditionalUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[10]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +847,7 @@ func (x *ConditionalUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionalUpdate.ProtoReflect.Descriptor instead.
 func (*ConditionalUpdate) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{10}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConditionalUpdate) GetRelease() *ReleaseReference {
@@ -809,7 +892,7 @@ type ConditionalUpdateRisk struct {
 
 func (x *ConditionalUpdateRisk) Reset() {
 	*x = ConditionalUpdateRisk{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +904,7 @@ func (x *ConditionalUpdateRisk) String() string {
 func (*ConditionalUpdateRisk) ProtoMessage() {}
 
 func (x *ConditionalUpdateRisk) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +917,7 @@ func (x *ConditionalUpdateRisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConditionalUpdateRisk.ProtoReflect.Descriptor instead.
 func (*ConditionalUpdateRisk) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{11}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConditionalUpdateRisk) GetUrl() string {
@@ -904,7 +987,7 @@ type RuleOutcome struct {
 
 func (x *RuleOutcome) Reset() {
 	*x = RuleOutcome{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +999,7 @@ func (x *RuleOutcome) String() string {
 func (*RuleOutcome) ProtoMessage() {}
 
 func (x *RuleOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1012,7 @@ func (x *RuleOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleOutcome.ProtoReflect.Descriptor instead.
 func (*RuleOutcome) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{12}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RuleOutcome) GetType() string {
@@ -1001,7 +1084,7 @@ type ClusterCondition struct {
 
 func (x *ClusterCondition) Reset() {
 	*x = ClusterCondition{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1096,7 @@ func (x *ClusterCondition) String() string {
 func (*ClusterCondition) ProtoMessage() {}
 
 func (x *ClusterCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1109,7 @@ func (x *ClusterCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterCondition.ProtoReflect.Descriptor instead.
 func (*ClusterCondition) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{13}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClusterCondition) GetType() string {
@@ -1054,7 +1137,7 @@ type PromQLClusterCondition struct {
 
 func (x *PromQLClusterCondition) Reset() {
 	*x = PromQLClusterCondition{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1149,7 @@ func (x *PromQLClusterCondition) String() string {
 func (*PromQLClusterCondition) ProtoMessage() {}
 
 func (x *PromQLClusterCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1162,7 @@ func (x *PromQLClusterCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromQLClusterCondition.ProtoReflect.Descriptor instead.
 func (*PromQLClusterCondition) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{14}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PromQLClusterCondition) GetPromql() string {
@@ -1116,7 +1199,7 @@ type ClusterVersionStatus struct {
 
 func (x *ClusterVersionStatus) Reset() {
 	*x = ClusterVersionStatus{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1211,7 @@ func (x *ClusterVersionStatus) String() string {
 func (*ClusterVersionStatus) ProtoMessage() {}
 
 func (x *ClusterVersionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1224,7 @@ func (x *ClusterVersionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterVersionStatus.ProtoReflect.Descriptor instead.
 func (*ClusterVersionStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{15}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClusterVersionStatus) GetDesired() *ReleaseReference {
@@ -1224,7 +1307,7 @@ type UpdateProgress struct {
 
 func (x *UpdateProgress) Reset() {
 	*x = UpdateProgress{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1319,7 @@ func (x *UpdateProgress) String() string {
 func (*UpdateProgress) ProtoMessage() {}
 
 func (x *UpdateProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1332,7 @@ func (x *UpdateProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateProgress.ProtoReflect.Descriptor instead.
 func (*UpdateProgress) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{16}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateProgress) GetDone() int32 {
@@ -1299,7 +1382,7 @@ type UpdateWait struct {
 
 func (x *UpdateWait) Reset() {
 	*x = UpdateWait{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1394,7 @@ func (x *UpdateWait) String() string {
 func (*UpdateWait) ProtoMessage() {}
 
 func (x *UpdateWait) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1407,7 @@ func (x *UpdateWait) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateWait.ProtoReflect.Descriptor instead.
 func (*UpdateWait) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{17}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateWait) GetObject() *v1.ObjectReference {
@@ -1375,7 +1458,7 @@ type CapabilitiesStatus struct {
 
 func (x *CapabilitiesStatus) Reset() {
 	*x = CapabilitiesStatus{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1470,7 @@ func (x *CapabilitiesStatus) String() string {
 func (*CapabilitiesStatus) ProtoMessage() {}
 
 func (x *CapabilitiesStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1483,7 @@ func (x *CapabilitiesStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapabilitiesStatus.ProtoReflect.Descriptor instead.
 func (*CapabilitiesStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{18}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CapabilitiesStatus) GetEnabledCapabilities() []string {
@@ -1442,7 +1525,7 @@ type UpdateHistory struct {
 
 func (x *UpdateHistory) Reset() {
 	*x = UpdateHistory{}
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1537,7 @@ func (x *UpdateHistory) String() string {
 func (*UpdateHistory) ProtoMessage() {}
 
 func (x *UpdateHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[19]
+	mi := &file_windlass_update_v1_cluster_version_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1550,7 @@ func (x *UpdateHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateHistory.ProtoReflect.Descriptor instead.
 func (*UpdateHistory) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{19}
+	return file_windlass_update_v1_cluster_version_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateHistory) GetState() string {
@@ -1543,7 +1626,7 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\tAVAILABLE\x12#status.conditions[Available].statusJ4\n" +
 	"\vPROGRESSING\x12%status.conditions[Progressing].statusJ:\n" +
 	"\x05SINCE\x121status.conditions[Progressing].lastTransitionTimeJ0\n" +
-	"\x06STATUS\x12&status.conditions[Progressing].messageZ\aversion\"\xb0\x03\n" +
+	"\x06STATUS\x12&status.conditions[Progressing].messageZ\aversion\"\xe7\x03\n" +
 	"\x12ClusterVersionSpec\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterID\x12H\n" +
@@ -1552,7 +1635,14 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\achannel\x18\x04 \x01(\tB\x17\xbaH\x14r\x122\x10^[0-9a-zA-Z.-]*$R\achannel\x12W\n" +
 	"\x10signature_stores\x18\x05 \x03(\v2\".windlass.update.v1.SignatureStoreB\b\xbaH\x05\x92\x01\x02\x10 R\x0fsignatureStores\x12C\n" +
 	"\toverrides\x18\x06 \x03(\v2%.windlass.update.v1.ComponentOverrideR\toverrides\x12D\n" +
-	"\fcapabilities\x18\a \x01(\v2 .windlass.update.v1.CapabilitiesR\fcapabilities\"\xd4\x02\n" +
+	"\fcapabilities\x18\a \x01(\v2 .windlass.update.v1.CapabilitiesR\fcapabilities\x125\n" +
+	"\x05pause\x18\b \x01(\v2\x1f.windlass.update.v1.UpdatePauseR\x05pause\"\xa5\x01\n" +
+	"\vUpdatePause\x12\"\n" +
+	"\x06reason\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xd4\x02\n" +
 	"\rDesiredUpdate\x127\n" +
 	"\farchitecture\x18\x01 \x01(\tB\x0e\xbaH\vr\tR\x00R\x05MultiH\x00R\farchitecture\x88\x01\x01\x12\x1d\n" +
 	"\aversion\x18\x02 \x01(\tH\x01R\aversion\x88\x01\x01\x12\x19\n" +
@@ -1682,71 +1772,75 @@ func file_windlass_update_v1_cluster_version_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_cluster_version_proto_rawDescData
 }
 
-var file_windlass_update_v1_cluster_version_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_windlass_update_v1_cluster_version_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_windlass_update_v1_cluster_version_proto_goTypes = []any{
 	(*ClusterVersion)(nil),         // 0: windlass.update.v1.ClusterVersion
 	(*ClusterVersionSpec)(nil),     // 1: windlass.update.v1.ClusterVersionSpec
-	(*DesiredUpdate)(nil),          // 2: windlass.update.v1.DesiredUpdate
-	(*AcceptedRisk)(nil),           // 3: windlass.update.v1.AcceptedRisk
-	(*WaivedCheck)(nil),            // 4: windlass.update.v1.WaivedCheck
-	(*SignatureStore)(nil),         // 5: windlass.update.v1.SignatureStore
-	(*ConfigMapReference)(nil),     // 6: windlass.update.v1.ConfigMapReference
-	(*ComponentOverride)(nil),      // 7: windlass.update.v1.ComponentOverride
-	(*Capabilities)(nil),           // 8: windlass.update.v1.Capabilities
-	(*ReleaseReference)(nil),       // 9: windlass.update.v1.ReleaseReference
-	(*ConditionalUpdate)(nil),      // 10: windlass.update.v1.ConditionalUpdate
-	(*ConditionalUpdateRisk)(nil),  // 11: windlass.update.v1.ConditionalUpdateRisk
-	(*RuleOutcome)(nil),            // 12: windlass.update.v1.RuleOutcome
-	(*ClusterCondition)(nil),       // 13: windlass.update.v1.ClusterCondition
-	(*PromQLClusterCondition)(nil), // 14: windlass.update.v1.PromQLClusterCondition
-	(*ClusterVersionStatus)(nil),   // 15: windlass.update.v1.ClusterVersionStatus
-	(*UpdateProgress)(nil),         // 16: windlass.update.v1.UpdateProgress
-	(*UpdateWait)(nil),             // 17: windlass.update.v1.UpdateWait
-	(*CapabilitiesStatus)(nil),     // 18: windlass.update.v1.CapabilitiesStatus
-	(*UpdateHistory)(nil),          // 19: windlass.update.v1.UpdateHistory
-	(*v1.ObjectMeta)(nil),          // 20: windlass.meta.v1.ObjectMeta
-	(*v1.Condition)(nil),           // 21: windlass.meta.v1.Condition
+	(*UpdatePause)(nil),            // 2: windlass.update.v1.UpdatePause
+	(*DesiredUpdate)(nil),          // 3: windlass.update.v1.DesiredUpdate
+	(*AcceptedRisk)(nil),           // 4: windlass.update.v1.AcceptedRisk
+	(*WaivedCheck)(nil),            // 5: windlass.update.v1.WaivedCheck
+	(*SignatureStore)(nil),         // 6: windlass.update.v1.SignatureStore
+	(*ConfigMapReference)(nil),     // 7: windlass.update.v1.ConfigMapReference
+	(*ComponentOverride)(nil),      // 8: windlass.update.v1.ComponentOverride
+	(*Capabilities)(nil),           // 9: windlass.update.v1.Capabilities
+	(*ReleaseReference)(nil),       // 10: windlass.update.v1.ReleaseReference
+	(*ConditionalUpdate)(nil),      // 11: windlass.update.v1.ConditionalUpdate
+	(*ConditionalUpdateRisk)(nil),  // 12: windlass.update.v1.ConditionalUpdateRisk
+	(*RuleOutcome)(nil),            // 13: windlass.update.v1.RuleOutcome
+	(*ClusterCondition)(nil),       // 14: windlass.update.v1.ClusterCondition
+	(*PromQLClusterCondition)(nil), // 15: windlass.update.v1.PromQLClusterCondition
+	(*ClusterVersionStatus)(nil),   // 16: windlass.update.v1.ClusterVersionStatus
+	(*UpdateProgress)(nil),         // 17: windlass.update.v1.UpdateProgress
+	(*UpdateWait)(nil),             // 18: windlass.update.v1.UpdateWait
+	(*CapabilitiesStatus)(nil),     // 19: windlass.update.v1.CapabilitiesStatus
+	(*UpdateHistory)(nil),          // 20: windlass.update.v1.UpdateHistory
+	(*v1.ObjectMeta)(nil),          // 21: windlass.meta.v1.ObjectMeta
 	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),     // 23: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),           // 23: windlass.meta.v1.Condition
+	(*v1.ObjectReference)(nil),     // 24: windlass.meta.v1.ObjectReference
 }
 var file_windlass_update_v1_cluster_version_proto_depIdxs = []int32{
-	20, // 0: windlass.update.v1.ClusterVersion.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	21, // 0: windlass.update.v1.ClusterVersion.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.update.v1.ClusterVersion.spec:type_name -> windlass.update.v1.ClusterVersionSpec
-	15, // 2: windlass.update.v1.ClusterVersion.status:type_name -> windlass.update.v1.ClusterVersionStatus
-	2,  // 3: windlass.update.v1.ClusterVersionSpec.desired_update:type_name -> windlass.update.v1.DesiredUpdate
-	5,  // 4: windlass.update.v1.ClusterVersionSpec.signature_stores:type_name -> windlass.update.v1.SignatureStore
-	7,  // 5: windlass.update.v1.ClusterVersionSpec.overrides:type_name -> windlass.update.v1.ComponentOverride
-	8,  // 6: windlass.update.v1.ClusterVersionSpec.capabilities:type_name -> windlass.update.v1.Capabilities
-	3,  // 7: windlass.update.v1.DesiredUpdate.accept_risks:type_name -> windlass.update.v1.AcceptedRisk
-	4,  // 8: windlass.update.v1.DesiredUpdate.waive:type_name -> windlass.update.v1.WaivedCheck
-	6,  // 9: windlass.update.v1.SignatureStore.ca:type_name -> windlass.update.v1.ConfigMapReference
-	9,  // 10: windlass.update.v1.ConditionalUpdate.release:type_name -> windlass.update.v1.ReleaseReference
-	11, // 11: windlass.update.v1.ConditionalUpdate.risks:type_name -> windlass.update.v1.ConditionalUpdateRisk
-	21, // 12: windlass.update.v1.ConditionalUpdate.conditions:type_name -> windlass.meta.v1.Condition
-	13, // 13: windlass.update.v1.ConditionalUpdateRisk.matching_rules:type_name -> windlass.update.v1.ClusterCondition
-	21, // 14: windlass.update.v1.ConditionalUpdateRisk.conditions:type_name -> windlass.meta.v1.Condition
-	12, // 15: windlass.update.v1.ConditionalUpdateRisk.outcomes:type_name -> windlass.update.v1.RuleOutcome
-	22, // 16: windlass.update.v1.RuleOutcome.since:type_name -> google.protobuf.Timestamp
-	22, // 17: windlass.update.v1.RuleOutcome.evaluated:type_name -> google.protobuf.Timestamp
-	22, // 18: windlass.update.v1.RuleOutcome.attempted:type_name -> google.protobuf.Timestamp
-	14, // 19: windlass.update.v1.ClusterCondition.promql:type_name -> windlass.update.v1.PromQLClusterCondition
-	9,  // 20: windlass.update.v1.ClusterVersionStatus.desired:type_name -> windlass.update.v1.ReleaseReference
-	19, // 21: windlass.update.v1.ClusterVersionStatus.history:type_name -> windlass.update.v1.UpdateHistory
-	18, // 22: windlass.update.v1.ClusterVersionStatus.capabilities:type_name -> windlass.update.v1.CapabilitiesStatus
-	21, // 23: windlass.update.v1.ClusterVersionStatus.conditions:type_name -> windlass.meta.v1.Condition
-	9,  // 24: windlass.update.v1.ClusterVersionStatus.available_updates:type_name -> windlass.update.v1.ReleaseReference
-	10, // 25: windlass.update.v1.ClusterVersionStatus.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
-	16, // 26: windlass.update.v1.ClusterVersionStatus.progress:type_name -> windlass.update.v1.UpdateProgress
-	17, // 27: windlass.update.v1.UpdateProgress.waits:type_name -> windlass.update.v1.UpdateWait
-	23, // 28: windlass.update.v1.UpdateWait.object:type_name -> windlass.meta.v1.ObjectReference
-	22, // 29: windlass.update.v1.UpdateWait.since:type_name -> google.protobuf.Timestamp
-	22, // 30: windlass.update.v1.UpdateHistory.started_time:type_name -> google.protobuf.Timestamp
-	22, // 31: windlass.update.v1.UpdateHistory.completion_time:type_name -> google.protobuf.Timestamp
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	16, // 2: windlass.update.v1.ClusterVersion.status:type_name -> windlass.update.v1.ClusterVersionStatus
+	3,  // 3: windlass.update.v1.ClusterVersionSpec.desired_update:type_name -> windlass.update.v1.DesiredUpdate
+	6,  // 4: windlass.update.v1.ClusterVersionSpec.signature_stores:type_name -> windlass.update.v1.SignatureStore
+	8,  // 5: windlass.update.v1.ClusterVersionSpec.overrides:type_name -> windlass.update.v1.ComponentOverride
+	9,  // 6: windlass.update.v1.ClusterVersionSpec.capabilities:type_name -> windlass.update.v1.Capabilities
+	2,  // 7: windlass.update.v1.ClusterVersionSpec.pause:type_name -> windlass.update.v1.UpdatePause
+	22, // 8: windlass.update.v1.UpdatePause.until:type_name -> google.protobuf.Timestamp
+	22, // 9: windlass.update.v1.UpdatePause.since:type_name -> google.protobuf.Timestamp
+	4,  // 10: windlass.update.v1.DesiredUpdate.accept_risks:type_name -> windlass.update.v1.AcceptedRisk
+	5,  // 11: windlass.update.v1.DesiredUpdate.waive:type_name -> windlass.update.v1.WaivedCheck
+	7,  // 12: windlass.update.v1.SignatureStore.ca:type_name -> windlass.update.v1.ConfigMapReference
+	10, // 13: windlass.update.v1.ConditionalUpdate.release:type_name -> windlass.update.v1.ReleaseReference
+	12, // 14: windlass.update.v1.ConditionalUpdate.risks:type_name -> windlass.update.v1.ConditionalUpdateRisk
+	23, // 15: windlass.update.v1.ConditionalUpdate.conditions:type_name -> windlass.meta.v1.Condition
+	14, // 16: windlass.update.v1.ConditionalUpdateRisk.matching_rules:type_name -> windlass.update.v1.ClusterCondition
+	23, // 17: windlass.update.v1.ConditionalUpdateRisk.conditions:type_name -> windlass.meta.v1.Condition
+	13, // 18: windlass.update.v1.ConditionalUpdateRisk.outcomes:type_name -> windlass.update.v1.RuleOutcome
+	22, // 19: windlass.update.v1.RuleOutcome.since:type_name -> google.protobuf.Timestamp
+	22, // 20: windlass.update.v1.RuleOutcome.evaluated:type_name -> google.protobuf.Timestamp
+	22, // 21: windlass.update.v1.RuleOutcome.attempted:type_name -> google.protobuf.Timestamp
+	15, // 22: windlass.update.v1.ClusterCondition.promql:type_name -> windlass.update.v1.PromQLClusterCondition
+	10, // 23: windlass.update.v1.ClusterVersionStatus.desired:type_name -> windlass.update.v1.ReleaseReference
+	20, // 24: windlass.update.v1.ClusterVersionStatus.history:type_name -> windlass.update.v1.UpdateHistory
+	19, // 25: windlass.update.v1.ClusterVersionStatus.capabilities:type_name -> windlass.update.v1.CapabilitiesStatus
+	23, // 26: windlass.update.v1.ClusterVersionStatus.conditions:type_name -> windlass.meta.v1.Condition
+	10, // 27: windlass.update.v1.ClusterVersionStatus.available_updates:type_name -> windlass.update.v1.ReleaseReference
+	11, // 28: windlass.update.v1.ClusterVersionStatus.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
+	17, // 29: windlass.update.v1.ClusterVersionStatus.progress:type_name -> windlass.update.v1.UpdateProgress
+	18, // 30: windlass.update.v1.UpdateProgress.waits:type_name -> windlass.update.v1.UpdateWait
+	24, // 31: windlass.update.v1.UpdateWait.object:type_name -> windlass.meta.v1.ObjectReference
+	22, // 32: windlass.update.v1.UpdateWait.since:type_name -> google.protobuf.Timestamp
+	22, // 33: windlass.update.v1.UpdateHistory.started_time:type_name -> google.protobuf.Timestamp
+	22, // 34: windlass.update.v1.UpdateHistory.completion_time:type_name -> google.protobuf.Timestamp
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_proto_init() }
@@ -1754,19 +1848,19 @@ func file_windlass_update_v1_cluster_version_proto_init() {
 	if File_windlass_update_v1_cluster_version_proto != nil {
 		return
 	}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[2].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[7].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[9].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[15].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[8].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[10].OneofWrappers = []any{}
 	file_windlass_update_v1_cluster_version_proto_msgTypes[16].OneofWrappers = []any{}
-	file_windlass_update_v1_cluster_version_proto_msgTypes[19].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[17].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_cluster_version_proto_rawDesc), len(file_windlass_update_v1_cluster_version_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -203,6 +203,9 @@ func notUpdated(n *configv1.PlanMachineConfigPoolResponse_NodePlan) bool {
 // tree returns the lines of the status.
 func (p *upgradeProgress) tree(now time.Time) []string {
 	lines := p.headline(now)
+	if line := pauseLine(p.version, now); line != "" {
+		lines = append(lines, line)
+	}
 	if waits := p.version.GetStatus().GetProgress().GetWaits(); p.updating() && len(waits) > 0 {
 		lines = append(lines, "Waits for:")
 		var list []string

@@ -70,7 +70,8 @@ func newUpgrade(e *session.Env) *cobra.Command {
 		"make all checks of the update, and show what it would change; request nothing")
 	fs.StringVar(&f.upstream, "upstream", "",
 		"set the source of the update graph: an http(s) URL, file://DIRECTORY, or \"\" for none")
-	cmd.AddCommand(newUpgradeChannel(e), newUpgradeHistory(e), newUpgradeAccept(e), newUpgradeStatus(e))
+	cmd.AddCommand(newUpgradeChannel(e), newUpgradeHistory(e), newUpgradeAccept(e), newUpgradeStatus(e),
+		newUpgradePause(e), newUpgradeResume(e))
 	return cmd
 }
 
@@ -255,8 +256,12 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 	if len(waive) > 0 {
 		desired["waive"] = waive
 	}
-	if _, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": desired}); err != nil {
+	stored, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": desired})
+	if err != nil {
 		return err
+	}
+	if line := pauseLine(stored, time.Now()); line != "" {
+		fmt.Fprintf(e.Err, "warning: the update waits. %s\n", line)
 	}
 	if f.abort {
 		_, err = fmt.Fprintf(e.Out, "Aborting the update to %s: going back to %s\n",
@@ -398,6 +403,9 @@ func showUpgrade(e *session.Env, cv *updatev1.ClusterVersion, notRecommended boo
 		}
 	} else {
 		fmt.Fprintln(e.Out, c.GetMessage())
+	}
+	if line := pauseLine(cv, time.Now()); line != "" {
+		fmt.Fprintln(e.Out, "info: "+line)
 	}
 	if c := object.FindCondition(conditions, "Upgradeable"); c.GetStatus() == "False" {
 		fmt.Fprintf(e.Out, "\nUpgradeable=False\n\n  Reason: %s\n  Message: %s\n", c.GetReason(), c.GetMessage())
