@@ -725,7 +725,7 @@ func (c *Controller) begin(l *loaded) {
 	t := &c.term
 	t.release, t.rhythm, t.failures, t.refused = l, plan.Rhythm{}, nil, refusal{}
 	t.drift.stop()
-	t.drift = &drift{}
+	t.drift = &drift{unkept: map[string]bool{}}
 }
 
 // broughtBefore returns the objects that releases have brought up to now.

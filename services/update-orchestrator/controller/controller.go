@@ -97,10 +97,11 @@ type term struct {
 	release   *loaded
 	pass      atomic.Pointer[pass] // nil between two; set by the loop of looks, read by that of passes
 	rhythm    plan.Rhythm
-	failures  map[string]plan.Failure // of the last pass, by manifest
-	sightings plan.Sightings          // the pass has them while there is one
-	drift     *drift                  // of the release
-	attempt   *attempt                // for the desired release; nil while there is none
+	failures  map[string]plan.Failure       // of the last pass, by manifest
+	sightings plan.Sightings                // the pass has them while there is one
+	drift     *drift                        // of the release
+	overrides []*updatev1.ComponentOverride // of the last pass over all manifests
+	attempt   *attempt                      // for the desired release; nil while there is none
 	refused   refusal
 	unread    string // why the present release could not be read last; each reason is logged once
 	silences  silences

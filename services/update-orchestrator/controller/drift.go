@@ -17,6 +17,7 @@ import (
 type drift struct {
 	mu     sync.Mutex
 	plan   plan.Drift
+	unkept map[string]bool    // what this service keeps itself, and was about to be put back
 	cancel context.CancelFunc // of the watch; nil before it
 }
 
@@ -54,13 +55,23 @@ func (d *drift) has(id string) bool {
 	return d.plan.Drifted(id)
 }
 
+// applying takes in that a manifest is about to be applied.
+func (d *drift) applying(id string, t apply.Task, applier *apply.Applier) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.plan.Applying(id)
+	d.unkept[id] = !applier.Kept(t)
+}
+
 // applied takes in how the application of a manifest left its object, and returns what of it is put back.
 func (d *drift) applied(id string, t apply.Task, o object.Object) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.unkept[id] {
+		return []string{plan.TheObject}
+	}
 	if t.CreateOnly() {
-		d.plan.Created(id)
-		return nil
+		return d.plan.Created(id)
 	}
 	if o == nil {
 		return nil

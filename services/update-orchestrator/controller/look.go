@@ -162,6 +162,9 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 		c.stopPass()
 		t.rhythm.Again()
 	}
+	if !sameOverrides(t.overrides, cv.GetSpec().GetOverrides()) {
+		t.rhythm.Again()
+	}
 	now := time.Now()
 	due := t.rhythm.Due(now, func() []string { return c.drifted(cv.GetSpec().GetOverrides()) })
 	if !due.All && len(due.Only) == 0 {
@@ -172,7 +175,9 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND && err != nil {
 		return time.Time{}, err
 	}
-	t.drift.watch(ctx, c)
+	if t.drift.watch(ctx, c); due.All {
+		t.overrides = cv.GetSpec().GetOverrides()
+	}
 	t.pass.Store(c.newPass(ctx, cv, r.GetStatus().GetJobs(), due))
 	c.passes.Add(key)
 	return time.Time{}, nil
@@ -226,7 +231,7 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 	}
 	c.term.pass.Store(nil)
 	c.term.failures = p.plan.Failed()
-	c.term.rhythm.Ended(time.Now(), true, run.Completed, c.Reconcile)
+	c.term.rhythm.Ended(time.Now(), run.Completed, c.Reconcile)
 	if !run.Completed {
 		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message,
 			"failures", len(run.Failures))
@@ -246,9 +251,10 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 func (c *Controller) finishPart(ctx context.Context, p *pass) {
 	c.term.pass.Store(nil)
 	c.term.failures = p.plan.Failed()
-	c.term.rhythm.Ended(time.Now(), false, p.plan.Completed(), c.Reconcile)
-	for _, f := range plan.Failures(c.term.failures) {
-		c.Log.WarnContext(ctx, "manifest not put back", "update", p.release.version(), "error", f.Message)
+	for id := range p.tasks {
+		if f, failed := c.term.failures[id]; failed {
+			c.Log.WarnContext(ctx, "manifest not put back", "update", p.release.version(), "error", f.Message)
+		}
 	}
 }
 

@@ -59,7 +59,8 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	v := plan.PassView{
 		Version: l.version(), Mode: p.mode, Files: l.payload.FileNames(), Manifests: map[string][]*plan.Manifest{},
-		Before: int(cv.GetStatus().GetProgress().GetDone()), Failures: c.term.failures, Sightings: c.term.sightings,
+		Drifted: p.partial, Before: int(cv.GetStatus().GetProgress().GetDone()), Failures: c.term.failures,
+		Sightings: c.term.sightings,
 	}
 	for file, tasks := range l.tasks {
 		for _, t := range tasks {
@@ -107,9 +108,11 @@ func unmanaged(overrides []*updatev1.ComponentOverride, t apply.Task) bool {
 
 // follows reports whether the pass leaves alone what a cluster wants to be left alone.
 func (p *pass) follows(overrides []*updatev1.ComponentOverride) bool {
-	return proto.Equal(&updatev1.ClusterVersionSpec{Overrides: p.overrides}, &updatev1.ClusterVersionSpec{
-		Overrides: overrides,
-	})
+	return sameOverrides(p.overrides, overrides)
+}
+
+func sameOverrides(a, b []*updatev1.ComponentOverride) bool {
+	return proto.Equal(&updatev1.ClusterVersionSpec{Overrides: a}, &updatev1.ClusterVersionSpec{Overrides: b})
 }
 
 // stop ends the pass, and returns when none of its calls runs any more.
@@ -198,6 +201,7 @@ func (p *pass) do(a plan.Action) {
 }
 
 func (p *pass) apply(m *plan.Manifest) plan.Outcome {
+	p.drift.applying(m.ID, p.tasks[m.ID], p.c.Applier)
 	applied, err := p.c.Applier.Apply(p.ctx, p.tasks[m.ID], apply.Release{
 		Version: p.release.version(), Digest: p.release.payload.Digest, Deletions: p.mode == plan.Updating,
 	})
@@ -217,7 +221,7 @@ func (p *pass) noteApplied(m *plan.Manifest, o object.Object) {
 		return
 	}
 	back := p.drift.applied(m.ID, t, o)
-	if len(back) == 0 {
+	if len(back) == 0 || p.mode != plan.Reconciling {
 		return
 	}
 	message := fmt.Sprintf("%s was changed by others, and is as release %s has it again: %s", m.Title(),

@@ -20,25 +20,28 @@ type Drift struct {
 // sight is what is known of one object.
 type sight struct {
 	applied, live     object.Object
-	appliedAt, liveAt int64 // revisions; 0: not known yet
-	created           bool  // only that it is there counts
-
-	// How it had drifted when that was seen first: the watch may show the application before that is noted.
-	changed []string
-	was     object.Object
+	appliedAt, liveAt int64         // revisions; 0: not known yet
+	created           bool          // only that it is there counts
+	before            []string      // how it had drifted when its manifest was about to be applied
+	was               object.Object // as it was then; nil if it was gone
 }
 
-func (s *sight) drifted() bool {
+// drift returns how the object has drifted; empty if it has not.
+func (s *sight) drift() []string {
 	switch {
 	case s.liveAt == 0 || s.live == nil && s.liveAt < s.appliedAt:
-		return false
-	case s.live == nil:
-		return s.created || s.applied != nil
-	case s.created || s.applied == nil || s.liveAt <= s.appliedAt || s.live.GetMetadata().GetDeletionTimestamp() != nil:
-		return false // one that is deleted is made again once it is gone
+		return nil
+	case s.live == nil && (s.created || s.applied != nil):
+		return []string{TheObject}
+	case s.live == nil || s.created || s.applied == nil || s.liveAt <= s.appliedAt ||
+		s.live.GetMetadata().GetDeletionTimestamp() != nil:
+		return nil // one that is deleted is made again once it is gone
 	}
-	return len(differences(s.applied, s.live)) > 0
+	return differences(s.applied, s.live)
 }
+
+// TheObject is what has drifted if there is no object.
+const TheObject = "the object"
 
 func (d *Drift) of(id string) *sight {
 	if d.seen == nil {
@@ -51,43 +54,43 @@ func (d *Drift) of(id string) *sight {
 }
 
 func (d *Drift) note(id string) {
-	s := d.seen[id]
-	if !s.drifted() {
+	if len(d.seen[id].drift()) > 0 {
+		d.drifted[id] = true
+	} else {
 		delete(d.drifted, id)
-		return
-	}
-	d.drifted[id] = true
-	switch {
-	case s.changed != nil:
-	case s.live == nil:
-		s.changed = []string{theObject}
-	default:
-		s.changed, s.was = differences(s.applied, s.live), s.live
 	}
 }
 
-// theObject is what differs if there is no object.
-const theObject = "the object"
+// Applying takes in that a manifest is about to be applied: the watch may show what that does before Applied or
+// Created.
+func (d *Drift) Applying(id string) {
+	s := d.of(id)
+	s.before, s.was = s.drift(), s.live
+}
 
 // Applied takes in an object as the application of its manifest left it, at a revision. It returns what of an object
-// that had drifted is as the release has it again; see differences.
+// that had drifted is as it was after the application before; see differences.
 func (d *Drift) Applied(id string, o object.Object, revision int64) []string {
 	s := d.of(id)
-	back := s.changed
-	if s.was != nil {
+	back := s.before
+	if len(back) > 0 && s.was != nil { // then it was applied before
 		now := differences(s.was, o)
 		back = slices.DeleteFunc(back, func(path string) bool { return !slices.Contains(now, path) })
+		other := differences(s.applied, o) // also by others, and of no concern to the manifest
+		back = slices.DeleteFunc(back, func(path string) bool { return slices.Contains(other, path) })
 	}
-	s.applied, s.appliedAt, s.created, s.changed, s.was = o, revision, false, nil, nil
+	s.applied, s.appliedAt, s.created, s.before, s.was = o, revision, false, nil, nil
 	d.note(id)
 	return back
 }
 
-// Created takes in that an object is there of which only that counts.
-func (d *Drift) Created(id string) {
+// Created takes in that an object is there of which only that counts. It returns TheObject if it was gone.
+func (d *Drift) Created(id string) []string {
 	s := d.of(id)
-	s.created, s.changed = true, nil
+	back := s.before
+	s.created, s.before, s.was = true, nil, nil
 	d.note(id)
+	return back
 }
 
 // Saw takes in an object as its owner has it at a revision; nil if there is none. It reports whether that has drifted.
@@ -102,7 +105,7 @@ func (d *Drift) Saw(id string, o object.Object, revision int64) bool {
 func (d *Drift) Drifted(id string) bool { return d.drifted[id] }
 
 // differences returns the paths at which two states of an object differ, without its status and what its owner counts:
-// revision and generation. A list is one path.
+// revision and generation. A list is one path, and so is a document without a schema.
 func differences(a, b object.Object) []string {
 	var out []string
 	differ(&out, "", a.ProtoReflect(), b.ProtoReflect())
@@ -129,7 +132,7 @@ func differ(out *[]string, path string, a, b protoreflect.Message) {
 		case !a.Has(f) || x.Equal(y):
 		case f.IsMap():
 			differMaps(out, at, x.Map(), y.Map())
-		case f.IsList() || f.Message() == nil:
+		case f.IsList() || f.Message() == nil || f.Message().ParentFile().Package() == "google.protobuf":
 			*out = append(*out, at)
 		default:
 			differ(out, at, x.Message(), y.Message())

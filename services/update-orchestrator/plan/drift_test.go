@@ -4,10 +4,12 @@ import (
 	"slices"
 	"testing"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -97,6 +99,7 @@ func TestDrift(t *testing.T) {
 				if tt.created {
 					continue
 				}
+				d.Applying("m")
 				if back := d.Applied("m", deployment(), 20); !slices.Equal(back, tt.back) || d.Drifted("m") {
 					t.Errorf("%s first: %q is put back, want %q", first, back, tt.back)
 				}
@@ -132,22 +135,64 @@ func noted(note string, replicas int32) *schedulingv1.Deployment {
 	}
 }
 
-func TestWhatIsPutBackIsKnownAlsoIfItIsSeenFirst(t *testing.T) {
-	for name, live := range map[string]*schedulingv1.Deployment{
-		"put back": noted("1", 3),
-		"put back, with another change by a user": noted("2", 3),
+func TestWhatIsPutBackIsSaid(t *testing.T) {
+	type step = func(d *Drift)
+	saw := func(note string, replicas int32, at int64) step {
+		return func(d *Drift) { d.Saw("m", noted(note, replicas), at) }
+	}
+	gone := func(at int64) step { return func(d *Drift) { d.Saw("m", nil, at) } }
+	for name, tt := range map[string]struct {
+		before, during []step // the application
+		left           *schedulingv1.Deployment
+		want           []string
+	}{
+		"it is seen before the application is noted": {
+			[]step{saw("1", 8, 6)}, []step{saw("1", 3, 7)}, noted("1", 3), []string{"spec.replicas"},
+		},
+		"with another change by a user": {
+			[]step{saw("1", 8, 6)}, []step{saw("2", 3, 7)}, noted("2", 3), []string{"spec.replicas"},
+		},
+		"a user has put it back": {[]step{saw("1", 8, 6), saw("1", 3, 7)}, nil, noted("1", 3), nil},
+		"first what does not count, then what does": {
+			[]step{saw("2", 3, 6), saw("2", 8, 7)}, nil, noted("2", 3), []string{"spec.replicas"},
+		},
+		"what does not count changes all the time": {[]step{saw("2", 3, 6)}, []step{saw("3", 3, 7)}, noted("3", 3), nil},
+		"it was gone": {[]step{gone(6)}, []step{saw("1", 3, 7)}, noted("1", 3), []string{TheObject}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Drift
 			d.Applied("m", noted("1", 3), 5)
-			d.Saw("m", noted("1", 8), 6)
-			d.Saw("m", live, 7)
-			if back := d.Applied("m", live, 7); !slices.Equal(back, []string{"spec.replicas"}) || d.Drifted("m") {
+			for _, f := range tt.before {
+				f(&d)
+			}
+			d.Applying("m")
+			for _, f := range tt.during {
+				f(&d)
+			}
+			if back := d.Applied("m", tt.left, 7); !slices.Equal(back, tt.want) || d.Drifted("m") {
 				t.Errorf("%q was put back, drifted is %v", back, d.Drifted("m"))
 			}
-			if back := d.Applied("m", live, 7); len(back) != 0 {
+			d.Applying("m")
+			if back := d.Applied("m", tt.left, 7); len(back) != 0 {
 				t.Errorf("%q was put back once more", back)
 			}
 		})
+	}
+}
+
+func TestADocumentWithoutASchemaIsOnePath(t *testing.T) {
+	pool := func(most *structpb.Value) *configv1.MachineConfigPool {
+		return &configv1.MachineConfigPool{Spec: &configv1.MachineConfigPoolSpec{MaxUnavailable: most}}
+	}
+	if got := differences(pool(structpb.NewNumberValue(1)), pool(structpb.NewStringValue("50%"))); !slices.Equal(got,
+		[]string{"spec.maxUnavailable"}) {
+		t.Errorf("%q", got)
+	}
+	config := func(version string) *configv1.MachineConfig {
+		s := &structpb.Struct{Fields: map[string]*structpb.Value{"version": structpb.NewStringValue(version)}}
+		return &configv1.MachineConfig{Spec: &configv1.MachineConfigSpec{Config: s}}
+	}
+	if got := differences(config("3.2.0"), config("3.5.0")); !slices.Equal(got, []string{"spec.config"}) {
+		t.Errorf("%q", got)
 	}
 }

@@ -18,9 +18,10 @@ const (
 	reconcilingChains = 2
 
 	// What a service refuses for the moment is tried again within a pass, as long as a service may take to start.
-	firstTry = 100 * time.Millisecond
-	mostTry  = 5 * time.Second
-	tryLimit = time.Minute
+	firstTry     = 100 * time.Millisecond
+	mostTry      = 5 * time.Second
+	tryLimit     = time.Minute
+	tryLimitKept = 3 * time.Second // of a release that is kept, until the first failure
 
 	// waitAfterFailure is how long the other chains of a step still wait after one failed: what is about to be ready may
 	// become so. Then they wait for nothing any more, since what they wait for may need the manifest that failed, and the
@@ -111,6 +112,7 @@ func (s Sightings) Gate(m *Manifest, live *updatev1.ClusterOperator, mode Mode, 
 type PassView struct {
 	Version   string
 	Mode      Mode
+	Drifted   bool                   // it is over what has drifted alone: what fails holds up nothing
 	Files     []string               // of manifests, in load order
 	Manifests map[string][]*Manifest // by file; those of a file in load order
 	Leftovers []*Manifest            // what is removed once everything is applied
@@ -132,6 +134,8 @@ type Pass struct {
 	tasks     map[string]*task // by ID: where a manifest is applied
 	sightings Sightings
 	paused    *Pause
+	goesOn    bool // after failures
+	failures  int  // after which it went on
 	completed bool
 }
 
@@ -212,7 +216,7 @@ func (p *Plan) wake(at time.Time) {
 
 // NewPass returns a pass that begins with its first Next.
 func NewPass(v PassView) *Pass {
-	p := &Pass{tasks: map[string]*task{}, sightings: v.Sightings}
+	p := &Pass{tasks: map[string]*task{}, sightings: v.Sightings, goesOn: v.Drifted}
 	total, jobs := 0, map[string]bool{}
 	for file, list := range v.Manifests {
 		jobs[file] = slices.ContainsFunc(list, func(m *Manifest) bool { return m.Job })
@@ -283,7 +287,7 @@ func (p *Pass) Next(now time.Time, operator func(name string) *updatev1.ClusterO
 	}
 	for !out.Over {
 		if p.at == len(p.steps) {
-			p.completed, out.Over = true, true
+			p.completed, out.Over = p.failures == 0, true
 			break
 		}
 		s := p.steps[p.at]
@@ -439,7 +443,7 @@ func (p *Pass) Applied(id string, o Outcome, now time.Time) {
 	e := p.under(id, applying)
 	switch {
 	case e == nil:
-	case o.Problem != "" && o.Passing && now.Sub(e.began) <= tryLimit:
+	case o.Problem != "" && o.Passing && now.Sub(e.began) <= p.tryLimit(e.chain.step):
 		e.state, e.again = refused, now.Add(min(firstTry<<min(e.refusals, 10), mostTry))
 		e.refusals++
 		p.gate(e.Manifest, p.held(e.Manifest, "must be taken up by its service", o.Problem, now))
@@ -452,6 +456,18 @@ func (p *Pass) Applied(id string, o Outcome, now time.Time) {
 	default:
 		p.applied(e, o.RollsOut)
 	}
+}
+
+// tryLimit returns how long what a service refuses for the moment is tried again within a step. A release that is kept
+// is applied again soon, and until then what has drifted must not wait for a service that is away.
+func (p *Pass) tryLimit(s *stepRun) time.Duration {
+	switch {
+	case p.start.Mode != Reconciling:
+		return tryLimit
+	case s.failedAt.IsZero() && p.failures == 0:
+		return tryLimitKept
+	}
+	return -1
 }
 
 func (p *Pass) applied(e *task, rollsOut bool) {
@@ -473,9 +489,14 @@ func (p *Pass) applied(e *task, rollsOut bool) {
 
 // failed ends the chain of a manifest that could not be applied.
 func (p *Pass) failed(e *task, problem string, now time.Time) {
-	e.chain.failed = true
-	if s := e.chain.step; s.failedAt.IsZero() {
-		s.failedAt = now
+	if p.goesOn {
+		p.failures++
+		e.chain.tasks = e.chain.tasks[1:]
+	} else {
+		e.chain.failed = true
+		if s := e.chain.step; s.failedAt.IsZero() {
+			s.failedAt = now
+		}
 	}
 	message := fmt.Sprintf("Could not update %s (%s): %s", e.Title(), e.File, problem)
 	switch {

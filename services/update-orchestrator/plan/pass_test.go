@@ -234,26 +234,69 @@ func TestWhenTheNextPassIsDue(t *testing.T) {
 	}
 	want("the first pass over a release", due("a"), "all")
 	for _, pause := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
-		r.Ended(now, true, false, time.Minute)
-		want("after a failure", due("a"), fmt.Sprintf("[], all in %v", pause*time.Second))
+		r.Ended(now, false, time.Minute)
+		want("after a failure", due(), fmt.Sprintf("[], all in %v", pause*time.Second))
 		now = now.Add(pause * time.Second)
 		want("then", due("a"), "all")
 	}
-	r.Ended(now, true, true, time.Minute)
+	r.Ended(now, true, time.Minute)
 	want("after a success", due(), "[], all in 1m0s")
 	want("what was changed", due("a"), "[a], all in 1m0s")
-	r.Ended(now, false, true, time.Minute)
 	now = now.Add(time.Second)
 	want("what is changed again, beside another", due("a", "b"), "[b], all in 9s")
 	now = now.Add(9 * time.Second)
 	want("ten seconds later", due("a"), "[a], all in 50s")
-	r.Ended(now, false, false, time.Minute)
-	want("after it could not be put back", due("a", "c"), "[], all in 2s")
-	now = now.Add(2 * time.Second)
-	want("then", due(), "all")
-	r.Ended(now, true, true, time.Minute)
+	now = now.Add(50 * time.Second)
+	want("a minute after the last one", due("a"), "all")
+	r.Ended(now, false, time.Minute)
+	want("while others fail", due("a", "c"), "[a c], all in 2s")
+	r.Ended(now, true, time.Minute)
 	now = now.Add(-time.Hour)
 	want("on a clock that was set back", due("a"), "[a], all in 1h1m0s")
 	r.Again()
 	want("a pass over other manifests", due(), "all")
+}
+
+// In a pass over what has drifted, neither what fails nor an owner that is away holds up the rest.
+func TestWhatHasDriftedIsAppliedWhateverElseFails(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	var files []string
+	manifests := map[string][]*Manifest{}
+	for _, file := range []string{"0000_10_a_00_x.yaml", "0000_10_a_01_y.yaml", "0000_20_b_00_z.yaml"} {
+		files = append(files, file)
+		manifests[file] = []*Manifest{{ID: file, File: file, Object: &metav1.ObjectReference{Kind: "ConfigMap", Name: file}}}
+	}
+	p := NewPass(PassView{
+		Version: "1.0.0", Mode: Reconciling, Drifted: true, Files: files, Manifests: manifests, Sightings: Sightings{},
+	})
+	var applied []string
+	for end := now.Add(time.Minute); ; now = now.Add(100 * time.Millisecond) {
+		next := p.Next(now, func(string) *updatev1.ClusterOperator { return nil }, nil)
+		if next.Over {
+			break
+		}
+		if now.After(end) {
+			t.Fatal("the pass does not end")
+		}
+		for _, a := range next.Do {
+			var o Outcome
+			switch a.Manifest.ID {
+			case files[0]:
+				o = Outcome{Problem: "away", Passing: true}
+			case files[1]:
+				o = Outcome{Problem: "away as well", Passing: true}
+			}
+			applied = append(applied, a.Manifest.ID)
+			p.Applied(a.Manifest.ID, o, now)
+		}
+	}
+	if took := now.Sub(time.Unix(1e9, 0)); took > tryLimitKept+mostTry || slices.Index(applied, files[2]) < 0 {
+		t.Errorf("after %s %q were applied", took, applied)
+	}
+	if failed := p.Failed(); p.Completed() || len(failed) != 2 || failed[files[2]].Message != "" {
+		t.Errorf("completed is %v, failed are %v", p.Completed(), failed)
+	}
+	if n := len(slices.DeleteFunc(applied, func(id string) bool { return id != files[1] })); n != 1 {
+		t.Errorf("a second owner that is away was tried %d times", n)
+	}
 }

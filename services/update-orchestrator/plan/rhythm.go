@@ -26,15 +26,12 @@ type Turn struct {
 }
 
 // Due returns which pass is due at now. drifted returns the IDs of the manifests whose objects are no longer as the
-// release has them: their pass is due at once, but not too often. After a failure the next pass is one over all.
+// release has them: their pass is due at once, but not too often. Whether others fail makes no difference to them.
 func (r *Rhythm) Due(now time.Time, drifted func() []string) Turn {
 	if !now.Before(r.next) {
 		return Turn{All: true}
 	}
 	due := Turn{Wake: r.next}
-	if r.failed > 0 {
-		return due
-	}
 	for _, id := range drifted() {
 		before, again := r.repaired[id], time.Time{}
 		if !before.IsZero() && !now.Before(before) { // the clock was not set back since
@@ -54,16 +51,14 @@ func (r *Rhythm) Due(now time.Time, drifted func() []string) Turn {
 	return due
 }
 
-// Ended takes in how a pass ended; all is whether it was one over all manifests. every is the time between two of those
-// that succeed.
-func (r *Rhythm) Ended(now time.Time, all, completed bool, every time.Duration) {
-	switch {
-	case !completed:
-		r.next = now.Add(min(firstPause<<min(r.failed, 10), every))
-		r.failed++
-	case all:
+// Ended takes in how a pass over all manifests ended. every is the time between two of those that succeed.
+func (r *Rhythm) Ended(now time.Time, completed bool, every time.Duration) {
+	if completed {
 		r.failed, r.next = 0, now.Add(every)
+		return
 	}
+	r.next = now.Add(min(firstPause<<min(r.failed, 10), every))
+	r.failed++
 }
 
 // Again has a pass over all begin at once, since what is to be applied has changed.

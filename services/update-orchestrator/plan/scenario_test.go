@@ -264,7 +264,7 @@ func (c *course) tick() {
 		if c.failures, c.done = c.pass.Failed(), int(c.pass.Progress().GetDone()); run.Completed {
 			c.done = 0
 		}
-		c.rhythm.Ended(c.now, true, run.Completed, 4*time.Minute)
+		c.rhythm.Ended(c.now, run.Completed, 4*time.Minute)
 		c.pass, c.calls = nil, nil
 	}
 }

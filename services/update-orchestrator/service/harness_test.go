@@ -65,6 +65,7 @@ type cluster struct {
 	pools       *resource.Table[*configv1.MachineConfigPool]
 	slow        atomic.Bool            // the scheduler renews no pods
 	refusal     atomic.Pointer[error]  // what the owners of kinds say to every change
+	refused     sync.Map               // what they say to changes of one object, by its kind and name
 	unsaved     atomic.Pointer[string] // why no snapshot is taken; empty: it is not taken for long
 
 	mu      sync.Mutex
@@ -217,7 +218,11 @@ func table[T object.Object](c *cluster, p *serve.Process, st *store.Store) *reso
 			if w.Deletes() {
 				it = w.Old
 			}
-			c.note(object.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + object.KeyOf(it).Name)
+			name := object.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + object.KeyOf(it).Name
+			if refusal, ok := c.refused.Load(name); ok {
+				return refusal.(error)
+			}
+			c.note(name)
 		}
 		return nil
 	}})
@@ -227,6 +232,14 @@ func serveTable[T object.Object](c *cluster, p *serve.Process, desc *grpc.Servic
 	c.t.Helper()
 	if err := resource.Register(p.Services, desc, nil, t); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// refuse has the owner of one object refuse every change of it, and that of all others none.
+func (c *cluster) refuse(name string, refusal error) {
+	c.refused.Clear()
+	if refusal != nil {
+		c.refused.Store(name, refusal)
 	}
 }
 

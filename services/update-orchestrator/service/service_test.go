@@ -590,7 +590,7 @@ func TestWhatChangesAfterwardsIsPutBack(t *testing.T) {
 		if !c.holds(list.GetItems()[0].GetSpec().GetObject().GetName(), "1.0.0") {
 			return "the manifest is not back"
 		}
-		return ""
+		return c.event("DriftPutBack", "LimitRange ")
 	})
 	c.report("ledger", "1.0.0", true)
 	c.version(func(cv *updatev1.ClusterVersion) string {
@@ -694,6 +694,71 @@ func TestWhatOthersOwnIsPutBackByWatch(t *testing.T) {
 	}
 }
 
+// One manifest that its owner refuses holds up no other.
+func TestWhatIsRefusedHoldsUpNoOtherDrift(t *testing.T) {
+	c, _ := installed(t)
+	refusal := rpcerr.Forbidden("closed")
+	c.refuse("Deployment/beacon", refusal)
+	beacon, err := c.deployments.Get(t.Context(), "beacon", "beacon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.deployments.Delete(t.Context(), "beacon", "beacon", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.version(has("Failing", "True", "UpdatePayloadFailed"))
+	for _, name := range []string{"ledger", "beacon"} { // the pauses between passes over all manifests grow
+		if _, err := c.services.Delete(t.Context(), name, name, nil); err != nil {
+			t.Fatal(err)
+		}
+		servetest.Await(t, func() string {
+			if _, err := c.services.Get(t.Context(), name, name); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+	if m := c.version(has("Failing", "True", "UpdatePayloadFailed")); m.GetStatus().GetProgress() != nil {
+		t.Errorf("progress is %v", m.GetStatus().GetProgress())
+	}
+	c.refuse("", nil)
+	c.version(has("Failing", "False", ""))
+	if _, err := c.deployments.Get(t.Context(), "beacon", "beacon"); err != nil {
+		t.Errorf("%s is not back: %v", beacon.GetMetadata().GetName(), err)
+	}
+}
+
+// What people take out of the overrides is put back, also by a process that has never applied it.
+func TestWhatIsManagedAgainIsPutBack(t *testing.T) {
+	c, _ := installed(t)
+	override := func(list ...*updatev1.ComponentOverride) {
+		c.edit(func(s *updatev1.ClusterVersionSpec) { s.Overrides = list })
+	}
+	override(&updatev1.ComponentOverride{
+		Kind: "Service", Namespace: "ledger", Name: "ledger", Unmanaged: proto.Bool(true),
+	})
+	c.version(has("Upgradeable", "False", ""))
+	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.stop()
+	c.run()
+	c.version(completed("1.0.0"))
+	servetest.Await(t, func() string { // the pass of the new process has left it alone
+		if !c.holds("archive", "1.0.0") {
+			return "no pass"
+		}
+		return ""
+	})
+	override()
+	servetest.Await(t, func() string {
+		if _, err := c.services.Get(t.Context(), "ledger", "ledger"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
 func TestWhatCannotBePutBackIsSaid(t *testing.T) {
 	c, _ := installed(t)
 	refusal := rpcerr.Forbidden("closed")
@@ -712,10 +777,10 @@ func TestWhatCannotBePutBackIsSaid(t *testing.T) {
 func TestAPausedUpdateWaits(t *testing.T) {
 	c, next := installed(t)
 	pause := func(p *updatev1.UpdatePause) { c.edit(func(s *updatev1.ClusterVersionSpec) { s.Pause = p }) }
-	pause(&updatev1.UpdatePause{Reason: "trade fair", By: "somebody else"})
+	pause(&updatev1.UpdatePause{Reason: "trade fair", By: "another user"})
 	c.desire("1.1.0", "")
 	cv := c.version(has("ReleaseAccepted", "Unknown", "UpdatesPaused"))
-	if by := cv.GetSpec().GetPause().GetBy(); by == "" || by == "somebody else" ||
+	if by := cv.GetSpec().GetPause().GetBy(); by == "" || by == "another user" ||
 		cv.GetSpec().GetPause().GetSince() == nil {
 		t.Errorf("paused by %q: %v", by, cv.GetSpec().GetPause())
 	}
