@@ -219,8 +219,8 @@ func (x *ClusterVersionSpec) GetPause() *UpdatePause {
 	return nil
 }
 
-// Holds updates back: none begins, and one that has begun applies no further manifest. What is applied is kept as the
-// release has it, and nodes that change to a machine configuration go on.
+// Holds updates back: none begins, and one that has begun applies no further manifest. A cluster that is not being
+// updated is kept at its release all the same, and nodes that change to a machine configuration go on.
 type UpdatePause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why.

@@ -20,8 +20,9 @@ func newUpgradePause(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause --reason TEXT [--for DURATION | --until TIME]",
 		Short: "Hold updates back",
-		Long: "Hold updates back: none begins, and one that has begun applies no further manifest. What is applied is kept as " +
-			"the release has it, and nodes that change to a machine configuration go on (pause their pool to stop them).",
+		Long: "Hold updates back: none begins, and one that has begun applies no further manifest. A cluster that is not being " +
+			"updated is kept at its release all the same, and nodes that change to a machine configuration go on (pause their " +
+			"pool to stop them).",
 		Example: `  windlass adm upgrade pause --reason "trade fair" --for 48h
   windlass adm upgrade resume`,
 		Args: cobra.NoArgs,
