@@ -56,7 +56,7 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The open watch is reopened some seconds later, and is refused then.
-	limit := time.After(patience)
+	began, limit := time.Now(), time.After(patience)
 	for counted(t, e) < 5 {
 		select {
 		case <-limit:
@@ -64,7 +64,8 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if n := log.with("watch of etcd failed"); n != 1 {
+	// Once a minute: on a slow host five refusals may take longer.
+	if n := log.with("watch of etcd failed"); n < 1 || n > 1+int(time.Since(began)/time.Minute) {
 		t.Errorf("%v refusals are logged %d times", counted(t, e), n)
 	}
 	if cause := context.Cause(term); cause != nil && !errors.Is(cause, controller.ErrLeaseLost) {
