@@ -615,7 +615,7 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 	}
 	late := false
 	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
-		if late = inputs != "" && inputsOf(cv, plan.Desired(cv)) != inputs; late {
+		if late = inputs != "" && (inputsOf(cv, plan.Desired(cv)) != inputs || plan.Paused(cv, now) != nil); late {
 			return
 		}
 		st := cv.GetStatus()
@@ -650,12 +650,20 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 	return nil
 }
 
+// holdsBack reports whether updates are paused and more would be applied than is now: that is like an update.
+func (c *Controller) holdsBack(cv *updatev1.ClusterVersion, l *loaded, enabled []string) bool {
+	return plan.Paused(cv, time.Now()) != nil && l.with(enabled).total > l.total
+}
+
 // enable follows what the spec says of capabilities. What is enabled is noted before it is applied, and is applied as
 // in an update: with its Jobs, and with waits that are shown. It reports whether the status says so already.
 func (c *Controller) enable(ctx context.Context, cv *updatev1.ClusterVersion) (bool, error) {
 	l, have := c.term.release, cv.GetStatus().GetCapabilities()
 	want := plan.Capabilities(cv.GetSpec().GetCapabilities(), l.knows(), have.GetEnabledCapabilities(), l.enabled)
 	if proto.Equal(want, have) && slices.Equal(want.GetEnabledCapabilities(), l.enabled) {
+		return true, nil
+	}
+	if c.holdsBack(cv, l, want.GetEnabledCapabilities()) {
 		return true, nil
 	}
 	next := l.with(want.GetEnabledCapabilities())

@@ -95,6 +95,7 @@ type term struct {
 	lastGood time.Time
 
 	release   *loaded
+	held      string               // what held the update back when a pass over it began last
 	pass      atomic.Pointer[pass] // nil between two; set by the loop of looks, read by that of passes
 	rhythm    plan.Rhythm
 	failures  map[string]plan.Failure       // of the last pass, by manifest

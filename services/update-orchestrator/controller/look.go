@@ -160,15 +160,20 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 			return time.Time{}, c.keepInStep(ctx, cv) // its end leads to the next look
 		}
 		c.stopPass()
+		t.failures = p.plan.Failed()
 		t.rhythm.Again()
 	}
 	if !sameOverrides(t.overrides, cv.GetSpec().GetOverrides()) {
 		t.rhythm.Again()
 	}
 	now := time.Now()
-	due := t.rhythm.Due(now, func() []string { return c.drifted(cv.GetSpec().GetOverrides()) })
+	if held := c.held(cv, now); held != t.held { // what is said of a pass that rests must be said again
+		t.held = held
+		t.rhythm.Again()
+	}
+	due := t.rhythm.Due(now, func() []string { return c.drifted(cv) })
 	if !due.All && len(due.Only) == 0 {
-		return due.Wake, c.judge(ctx, cv)
+		return controller.Earliest(due.Wake, plan.PauseEnds(plan.Paused(cv, now))), c.judge(ctx, cv)
 	}
 	// Not from the cache, which may not show yet what the last pass noted.
 	r, err := c.Tables.Releases.Get(ctx, "", t.release.name())
@@ -183,17 +188,30 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// drifted returns the IDs of the manifests whose objects are no longer as the release has them.
-func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) []string {
+// drifted returns the IDs of the manifests whose objects are no longer as the release has them. What is not applied yet
+// has not drifted.
+func (c *Controller) drifted(cv *updatev1.ClusterVersion) []string {
+	if c.mode(cv.GetStatus(), c.term.release.image) != plan.Reconciling {
+		return nil
+	}
 	var out []string
 	for _, tasks := range c.term.release.tasks {
 		for _, t := range tasks {
-			if (c.term.drift.has(id(t)) || !c.Applier.Kept(t)) && !unmanaged(overrides, t) {
+			if (c.term.drift.has(id(t)) || !c.Applier.Kept(t)) && !unmanaged(cv.GetSpec().GetOverrides(), t) {
 				out = append(out, id(t))
 			}
 		}
 	}
 	return out
+}
+
+// held says what holds back the update that is not completed; empty if nothing does.
+func (c *Controller) held(cv *updatev1.ClusterVersion, now time.Time) string {
+	p := plan.Paused(cv, now)
+	if p == nil || c.mode(cv.GetStatus(), c.term.release.image) != plan.Updating {
+		return ""
+	}
+	return plan.PauseText(p)
 }
 
 // stopPass ends the pass that is under way.

@@ -47,8 +47,17 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 func (t *Tables) Cluster() (*updatev1.ClusterVersion, bool) { return t.Versions.Lookup("", Version) }
 
 func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
+	if w.Own {
+		return nil
+	}
+	if !w.Deletes() && w.New.GetSpec().GetPause() != nil {
+		pause := plan.Pausing(w.Old.GetSpec().GetPause(), w.New.GetSpec().GetPause(), w.By.User, time.Now())
+		if w.New.Spec.Pause = pause; pause.GetUntil() != nil && !pause.GetUntil().AsTime().After(pause.GetSince().AsTime()) {
+			return rpcerr.Invalid(object.Fault{Path: "spec.pause.until", Description: "must be later than now"})
+		}
+	}
 	switch {
-	case w.Own, w.Creates():
+	case w.Creates():
 		return nil
 	case !w.Deletes() && !proto.Equal(w.Old.GetSpec().GetCapabilities(), w.New.GetSpec().GetCapabilities()):
 		if faults := plan.CapabilityFaults(w.New.GetSpec().GetCapabilities()); len(faults) > 0 {
@@ -60,12 +69,6 @@ func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
 		return rpcerr.Forbidden("the version of a cluster cannot be deleted")
 	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
 		return rpcerr.Forbidden("the status of a ClusterVersion is written by update-orchestrator alone")
-	}
-	if next := w.New.GetSpec().GetPause(); next != nil {
-		pause := plan.Pausing(w.Old.GetSpec().GetPause(), next, w.By.User, time.Now())
-		if w.New.Spec.Pause = pause; pause.GetUntil() != nil && !pause.GetUntil().AsTime().After(pause.GetSince().AsTime()) {
-			return rpcerr.Invalid(object.Fault{Path: "spec.pause.until", Description: "must be later than now"})
-		}
 	}
 	if text := plan.Carried(w.Old.GetSpec().GetDesiredUpdate(), w.New.GetSpec().GetDesiredUpdate()); text != "" {
 		w.Warn(text)

@@ -163,6 +163,8 @@ type task struct {
 	began     time.Time // of the first try
 	again     time.Time // of the next one
 	refusals  int       // in a row
+	problem   bool      // why it is refused: its owner does not take it
+	held      bool      // by a pause
 }
 
 // call is what brings the manifest to where it belongs.
@@ -349,10 +351,7 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 		p.tasks[e.ID] = e
 		switch e.state {
 		case fresh:
-			if p.paused != nil {
-				if end := PauseEnds(p.paused); !end.IsZero() {
-					out.wake(end)
-				}
+			if p.holds(out) {
 				return
 			}
 			if !e.announces {
@@ -366,6 +365,15 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 			out.Do = append(out.Do, e.call())
 			return
 		case refused:
+			if e.problem { // nothing came of it yet
+				if p.holds(out) {
+					e.held = true
+					return
+				}
+				if e.held {
+					e.held, e.began = false, now
+				}
+			}
 			if now.Before(e.again) {
 				out.wake(e.again)
 				return
@@ -400,6 +408,14 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 			return
 		}
 	}
+}
+
+// holds reports whether nothing may begin now, and has the pass asked again when that ends.
+func (p *Pass) holds(out *Plan) bool {
+	if end := PauseEnds(p.paused); !end.IsZero() {
+		out.wake(end)
+	}
+	return p.paused != nil
 }
 
 // patience ends the chain of a manifest that is waited for in vain, since another one of the step has failed.
@@ -444,13 +460,13 @@ func (p *Pass) Applied(id string, o Outcome, now time.Time) {
 	switch {
 	case e == nil:
 	case o.Problem != "" && o.Passing && now.Sub(e.began) <= p.tryLimit(e.chain.step):
-		e.state, e.again = refused, now.Add(min(firstTry<<min(e.refusals, 10), mostTry))
+		e.state, e.again, e.problem = refused, now.Add(min(firstTry<<min(e.refusals, 10), mostTry)), true
 		e.refusals++
 		p.gate(e.Manifest, p.held(e.Manifest, "must be taken up by its service", o.Problem, now))
 	case o.Problem != "":
 		p.failed(e, o.Problem, now)
 	case o.Leaving != "":
-		e.state, e.again = refused, now.Add(lookAgain)
+		e.state, e.again, e.problem = refused, now.Add(lookAgain), false
 		e.refusals++
 		p.gate(e.Manifest, p.held(e.Manifest, "must be gone", o.Leaving, now))
 	default:

@@ -35,7 +35,7 @@ func PauseText(p *Pause) string {
 		until, p.GetReason())
 }
 
-// PauseEnds returns when a pause ends; zero if it must be taken back.
+// PauseEnds returns when a pause ends; zero if there is none, or if it must be taken back.
 func PauseEnds(p *Pause) time.Time {
 	if p.GetUntil() == nil {
 		return time.Time{}

@@ -66,6 +66,7 @@ type cluster struct {
 	slow        atomic.Bool            // the scheduler renews no pods
 	refusal     atomic.Pointer[error]  // what the owners of kinds say to every change
 	refused     sync.Map               // what they say to changes of one object, by its kind and name
+	refusals    atomic.Int64           // how often they said that
 	unsaved     atomic.Pointer[string] // why no snapshot is taken; empty: it is not taken for long
 
 	mu      sync.Mutex
@@ -220,6 +221,7 @@ func table[T object.Object](c *cluster, p *serve.Process, st *store.Store) *reso
 			}
 			name := object.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + object.KeyOf(it).Name
 			if refusal, ok := c.refused.Load(name); ok {
+				c.refusals.Add(1)
 				return refusal.(error)
 			}
 			c.note(name)

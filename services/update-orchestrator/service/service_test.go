@@ -728,6 +728,29 @@ func TestWhatIsRefusedHoldsUpNoOtherDrift(t *testing.T) {
 	}
 }
 
+// What is not applied yet because something before it fails has not drifted.
+func TestWhatComesLaterWaitsForWhatFails(t *testing.T) {
+	c, _ := installed(t)
+	files := example("1.0.1")
+	files["0000_90_zeta_00_settings.yaml"] = kept("zeta", "1.0.1")
+	next := c.image("1.0.1", files, "1.0.0")
+	c.sign(next, c.key)
+	c.refuse("Deployment/beacon", rpcerr.Forbidden("closed"))
+	c.ready(operators...)
+	c.desire("", next)
+	servetest.Await(t, func() string {
+		if n := c.refusals.Load(); n < 3 { // with pauses of 2 and 4 seconds
+			return fmt.Sprintf("it was refused %d times", n)
+		}
+		return ""
+	})
+	if c.holds("zeta", "1.0.1") {
+		t.Error("a manifest of run level 90 was applied, although one of run level 50 fails")
+	}
+	c.refuse("", nil)
+	c.version(completed("1.0.1"))
+}
+
 // What people take out of the overrides is put back, also by a process that has never applied it.
 func TestWhatIsManagedAgainIsPutBack(t *testing.T) {
 	c, _ := installed(t)

@@ -38,8 +38,12 @@ func newUpgradePause(e *session.Env) *cobra.Command {
 			case length > 0:
 				pause["until"] = time.Now().Add(length).UTC().Truncate(time.Second).Format(time.RFC3339)
 			case until != "":
-				if _, err := time.Parse(time.RFC3339, until); err != nil {
+				end, err := time.Parse(time.RFC3339, until)
+				if err != nil {
 					return fmt.Errorf("--until %s: must be a time like %s", until, time.Now().UTC().Format(time.RFC3339))
+				}
+				if !end.After(time.Now()) {
+					return fmt.Errorf("--until %s: must be later than now", until)
 				}
 				pause["until"] = until
 			}
