@@ -81,10 +81,27 @@ func TestCapabilities(t *testing.T) {
 		!strings.Contains(err.Error(), "spec.capabilities.baselineCapabilitySet") {
 		t.Errorf("a set that is not known: %v", err)
 	}
-	// It is waited for as in an update, also after a restart.
+	// A pause holds it back like an update. Drift that is put back shows that the cluster is kept, and not updated.
+	pause := func(p *updatev1.UpdatePause) { c.edit(func(s *updatev1.ClusterVersionSpec) { s.Pause = p }) }
+	pause(&updatev1.UpdatePause{Reason: "trade fair"})
 	if err := c.capabilities("None", `"Console"`); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		if err := get("ledger"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	c.enabled("")
+	if cv := c.version(completed("1.0.0")); cv.GetStatus().GetProgress() != nil {
+		t.Errorf("progress is %v", cv.GetStatus().GetProgress())
+	}
+	pause(nil)
+	// It is waited for as in an update, also after a restart.
 	c.enabled("", "Console")
 	servetest.Await(t, func() string {
 		if err := get("console"); err != nil {
