@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,50 +100,50 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 const execLimit = time.Second
 
 // environOf returns the environment of a process. While a process replaces its program, the kernel shows an empty one:
-// this waits until it is over. One that is over between two looks is seen by looking again.
+// this waits until it is over. A process that does so again and again is seen by looking again.
 func environOf(pid int) ([]byte, error) {
-	looks := 0
-	for until := time.Now().Add(execLimit); ; {
-		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if err != nil || len(environ) > 0 || time.Now().After(until) {
+	for until := time.Now().Add(execLimit); ; time.Sleep(time.Millisecond / 2) {
+		environ, err := readEnviron(pid)
+		if err != nil || len(environ) > 0 || !hasEnviron(pid) || time.Now().After(until) {
 			return environ, err
-		}
-		switch programOf(pid) {
-		case noProgram:
-			return environ, nil
-		case newProgram:
-			time.Sleep(time.Millisecond / 2)
-		case program:
-			if looks++; looks == 5 {
-				return environ, nil // it has none
-			}
 		}
 	}
 }
 
-type programState int
+// readEnviron returns the environment of the program that a process has now. It is read at once: a process that
+// replaces its program between two reads shows no rest.
+func readEnviron(pid int) ([]byte, error) {
+	for size := 32 << 10; ; size *= 4 {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil {
+			return nil, err
+		}
+		data := make([]byte, size)
+		n, err := f.Read(data)
+		f.Close()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, nil
+		case err != nil || n < size:
+			return data[:n], err
+		}
+	}
+}
 
-const (
-	noProgram  programState = iota // a thread of the kernel, or a process that has ended
-	newProgram                     // it is being replaced
-	program
-)
-
-// programOf returns how far the program of a process is. Source: proc(5), fields 9 (flags) and 51 (env_end) of stat,
-// and environ_read of Linux.
-func programOf(pid int) programState {
-	const flags, envEnd, kernelThread = 6, 48, 0x00200000
+// hasEnviron reports whether a process has an environment, or is about to have one, with another program. Threads of
+// the kernel have none, nor have processes that have ended. The end of the code is the last of the fields below that
+// the kernel sets for a new program: before it, the environment may have a place already, but no length. Source:
+// proc(5), fields 9 (flags), 27 (endcode), 50 (env_start) and 51 (env_end) of stat, and load_elf_binary of Linux.
+func hasEnviron(pid int) bool {
+	const flags, endCode, envStart, envEnd, kernelThread = 6, 24, 47, 48, 0x00200000
 	fields, err := statFields(pid)
 	if err != nil || len(fields) <= envEnd || fields[0] == "Z" || fields[0] == "X" {
-		return noProgram
+		return false
 	}
 	if f, err := strconv.ParseUint(fields[flags], 10, 64); err != nil || f&kernelThread != 0 {
-		return noProgram
+		return false
 	}
-	if fields[envEnd] == "0" {
-		return newProgram
-	}
-	return program
+	return fields[endCode] == "0" || fields[envStart] != fields[envEnd]
 }
 
 // here returns a record with the boot and the pid namespace of this process.

@@ -410,26 +410,36 @@ func TestAProcessOfAnotherUser(t *testing.T) {
 	}
 }
 
-// While a process replaces its program, it shows no environment. It is taken over all the same, and not started again.
+// While a process replaces its program, it shows no environment, or the end of it is not yet known. It is taken over
+// all the same, and not started again.
 func TestAProcessThatReplacesItsProgramIsTakenOver(t *testing.T) {
-	dir := t.TempDir()
-	script := filepath.Join(dir, "script")
-	rewrite(t, script, "exec /bin/sh "+script+"\n")
-	sp := process.Spec{Name: "again", Path: "/bin/sh", Args: []string{script}, LogFile: filepath.Join(dir, "log")}
-	pid := 0
-	for range 40 {
-		s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
-		s.WithoutCgroups()
-		_, end := run(t, dir, s)
-		if err := s.Ensure(sp); err != nil {
-			t.Fatal(err)
-		}
-		is := running(t, s, "again", 0)
-		if pid != 0 && is != pid {
-			t.Fatalf("process %d was not taken over: %d runs", pid, is)
-		}
-		pid = is
-		end()
+	for name, env := range map[string][]string{
+		"again and again":              nil,
+		"with much in its environment": {"A=" + strings.Repeat("a", 100<<10), "Z=" + strings.Repeat("z", 100<<10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			script := filepath.Join(dir, "script")
+			rewrite(t, script, "exec /bin/sh "+script+"\n")
+			sp := process.Spec{
+				Name: "again", Path: "/bin/sh", Args: []string{script}, Env: env, LogFile: filepath.Join(dir, "log"),
+			}
+			pid := 0
+			for range 40 {
+				s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
+				s.WithoutCgroups()
+				_, end := run(t, dir, s)
+				if err := s.Ensure(sp); err != nil {
+					t.Fatal(err)
+				}
+				is := running(t, s, "again", 0)
+				if pid != 0 && is != pid {
+					t.Fatalf("process %d was not taken over: %d runs", pid, is)
+				}
+				pid = is
+				end()
+			}
+		})
 	}
 }
 
