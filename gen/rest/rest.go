@@ -37,6 +37,7 @@ func Services() []Service {
 		service("windlass.admissionregistration.v1.ValidatingWebhookConfigurationService", admissionregistrationv1.NewValidatingWebhookConfigurationServiceClient, admissionregistrationv1.RegisterValidatingWebhookConfigurationServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigPoolService", configv1.NewMachineConfigPoolServiceClient, configv1.RegisterMachineConfigPoolServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigService", configv1.NewMachineConfigServiceClient, configv1.RegisterMachineConfigServiceHandlerClient),
+		service("windlass.config.v1.MachineConfigurationService", configv1.NewMachineConfigurationServiceClient, configv1.RegisterMachineConfigurationServiceHandlerClient),
 		service("windlass.etcd.v1.QuorumService", etcdv1.NewQuorumServiceClient, etcdv1.RegisterQuorumServiceHandlerClient),
 		service("windlass.etcd.v1.SnapshotScheduleService", etcdv1.NewSnapshotScheduleServiceClient, etcdv1.RegisterSnapshotScheduleServiceHandlerClient),
 		service("windlass.etcd.v1.SnapshotService", etcdv1.NewSnapshotServiceClient, etcdv1.RegisterSnapshotServiceHandlerClient),

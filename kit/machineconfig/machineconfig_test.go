@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -307,7 +308,7 @@ func TestDirectivesThatAreNotPutInForce(t *testing.T) {
 		{"[Service]\nEnvironmentFile=/etc/x\n", "[Service] EnvironmentFile=: " + none},
 		{"[Service]\nExecStop=/bin/true\n", "[Service] ExecStop=: " + none},
 		{"[Service]\nExecStartPost=/bin/true\n", "[Service] ExecStartPost=: " + none},
-		{"[Service]\nExecReload=/bin/true\n", "[Service] ExecReload=: " + none},
+		{"[Service]\nExecStopPost=/bin/true\n", "[Service] ExecStopPost=: " + none},
 		{"[Service]\nRestartSec=10\n", "[Service] RestartSec=: " + none},
 		{"[Service]\nMemoryMax=1G\n", "[Service] MemoryMax=: " + none},
 		{"[Service]\nProtectSystem=strict\n", "[Service] ProtectSystem=: " + none},
@@ -379,6 +380,21 @@ func TestCommandsThatAreNotPutInForce(t *testing.T) {
 	check(t, nil, unit(t, "a.service", true, "[Service]\nExecStartPre=/bin/a $B\nExecStart=/bin/b\n"),
 		"spec.config.systemd.units[0].contents: [Service] ExecStartPre=: "+
 			"$B is not replaced by the words of a variable: write ${NAME} for its value")
+	check(t, nil, unit(t, "a.service", true, "[Service]\nExecStart=/bin/a ${MAINPID}\n"),
+		"spec.config.systemd.units[0].contents: [Service] ExecStart=: the variable ${MAINPID} is not set by Environment=")
+	check(t, nil, unit(t, "a.service", true, "[Service]\nType=oneshot\nExecStart=/bin/a\nExecReload=/bin/b\n"),
+		"spec.config.systemd.units[0].contents: [Service] ExecReload=: a oneshot unit has no process that could reload")
+}
+
+func TestWhatReloadsAUnitKnowsItsProcess(t *testing.T) {
+	for _, arg := range []string{"$MAINPID", "${MAINPID}"} {
+		c := unit(t, "a.service", true, "[Service]\nExecStart=/bin/a\nExecReload=-/bin/kill -HUP "+arg+"\n")
+		is, bad := Read(nil, c)
+		want := []Command{{Args: []string{"/bin/kill", "-HUP", "${MAINPID}"}, Lenient: true}}
+		if len(bad) > 0 || len(is.Units) != 1 || !reflect.DeepEqual(is.Units[0].Reload, want) {
+			t.Errorf("%s: %+v, %v", arg, is.Units, bad)
+		}
+	}
 }
 
 func TestUnitsThatWouldNeverRun(t *testing.T) {

@@ -43,8 +43,9 @@ type Unit struct {
 	Type    string
 	Pre     []Command
 	Start   []Command
-	Env     []string // NAME=value
-	Dir     string   // working directory
+	Reload  []Command // have it read its configuration again; ${MAINPID} in their arguments is its process
+	Env     []string  // NAME=value
+	Dir     string    // working directory
 	Restart string
 	Limit   time.Duration // of one command that runs to its end
 }
@@ -125,6 +126,11 @@ func ignored(name string) bool { return strings.HasPrefix(name, "X-") }
 
 // together finds settings that do not go together. It is called after the last line.
 func (u *unitFile) together() {
+	u.key = "ExecReload"
+	u.variables(u.Reload, mainPID)
+	if len(u.Reload) > 0 && u.Type == TypeOneshot {
+		u.refuse("a oneshot unit has no process that could reload")
+	}
 	u.key = "ExecStartPre"
 	u.variables(u.Pre)
 	u.key = "ExecStart"
@@ -148,32 +154,37 @@ func (u *unitFile) together() {
 	}
 }
 
+// mainPID is the variable with the number of a unit's process.
+const mainPID = "MAINPID"
+
 // variables finds uses of variables in arguments that mean something else to systemd than to an agent, which replaces
-// only ${NAME}, and only from Environment.
-func (u *unitFile) variables(commands []Command) {
+// only ${NAME}, and only from Environment and what else is set. A number is one word, so $MAINPID means the same.
+func (u *unitFile) variables(commands []Command, set ...string) {
 	for _, c := range commands {
-		for _, arg := range c.Args[1:] {
+		for i, arg := range c.Args[1:] {
 			switch {
 			case strings.Contains(arg, "$$"):
 				u.refuse("$$ is not replaced, in %q", arg)
+			case arg == "$"+mainPID && slices.Contains(set, mainPID):
+				c.Args[i+1] = "${" + mainPID + "}"
 			case len(arg) > 1 && arg[0] == '$' && arg[1] != '{':
 				u.refuse("%s is not replaced by the words of a variable: write ${NAME} for its value", arg)
 			default:
-				u.values(arg)
+				u.values(arg, set)
 			}
 		}
 	}
 }
 
 // values finds variables in an argument that have no value.
-func (u *unitFile) values(arg string) {
+func (u *unitFile) values(arg string, set []string) {
 	for {
 		_, rest, found := strings.Cut(arg, "${")
 		name, after, closed := strings.Cut(rest, "}")
 		if !found || !closed {
 			return
 		}
-		if name != "WINDLASS_ROOT" && name != "WINDLASS_UNIT" &&
+		if name != "WINDLASS_ROOT" && name != "WINDLASS_UNIT" && !slices.Contains(set, name) &&
 			!slices.ContainsFunc(u.Env, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
 			u.refuse("the variable ${%s} is not set by Environment=", name)
 		}
@@ -241,6 +252,8 @@ func (u *unitFile) set(value string) error {
 		return u.addCommand(&u.Start, value)
 	case "Service/ExecStartPre":
 		return u.addCommand(&u.Pre, value)
+	case "Service/ExecReload":
+		return u.addCommand(&u.Reload, value)
 	case "Service/Environment":
 		return u.environment(value)
 	case "Service/WorkingDirectory":

@@ -19,23 +19,26 @@ import (
 
 // apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes
 // wrong, or an end of ctx, takes back whatever was done.
-func (h *Host) apply(ctx context.Context, st state, cfg *configv1.MachineConfig, reboot bool) (state, wanted, error) {
+func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, error) {
 	before, was, err := h.heal(ctx, st)
 	if err != nil {
 		return st, wanted{}, err
 	}
-	is, err := read(before, cfg)
+	is, err := read(before, o.config)
 	if err != nil {
 		return st, wanted{}, err
 	}
-	next, j, ops, err := h.prepare(st, cfg, is, reboot)
+	next, j, ops, err := h.prepare(st, o.config, is, o.reboot)
 	if err != nil {
 		return st, wanted{}, err
+	}
+	if !o.reboot {
+		j.Services = o.services
 	}
 	if err := save(h.cfg.Dir, journalFile, j); err != nil {
 		return st, wanted{}, err
 	}
-	if err := h.carryOut(ctx, ops, was.units, is.units, next); err != nil {
+	if err := h.carryOut(ctx, ops, was.units, is.units, j.Services, next); err != nil {
 		return st, wanted{}, errors.Join(err, h.takeBack(ctx, j, is.units, was.units))
 	}
 	h.settle(next)
@@ -125,8 +128,10 @@ func (h *Host) removals(st state, is wanted) ([]op, error) {
 	return ops, nil
 }
 
-// carryOut changes the disk, then the units, and then writes down that it is done.
-func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next state) error {
+// carryOut changes the disk, then the units, has services see it, and then writes down that it is done.
+func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, services []*configv1.ServiceAction,
+	next state,
+) error {
 	for _, o := range ops {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -139,6 +144,9 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next stat
 		return err
 	}
 	if err := h.units.change(ctx, was, is, h.root()); err != nil {
+		return err
+	}
+	if err := h.units.renew(ctx, services, was, is, h.root()); err != nil {
 		return err
 	}
 	if err := h.tree.before("record"); err != nil {
@@ -160,6 +168,9 @@ func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
 	// This ignores the cancellation of ctx: a partial change must not stay.
 	ctx = context.WithoutCancel(ctx)
 	if err := errors.Join(h.undo(j), h.units.back(ctx, is, was, h.root())); err != nil {
+		return err
+	}
+	if err := h.units.renew(ctx, j.Services, is, was, h.root()); err != nil {
 		return err
 	}
 	return remove(h.cfg.Dir, journalFile)
@@ -213,7 +224,21 @@ func (h *Host) recall() (state, error) {
 	if err := h.undo(*j); err != nil {
 		return st, err
 	}
+	if len(j.Services) > 0 {
+		h.left = j // until resume has had them see it
+		return st, nil
+	}
 	return st, remove(h.cfg.Dir, journalFile) // the units follow in resume
+}
+
+// caughtUp has the services of a change that recall took back see that.
+func (h *Host) caughtUp(ctx context.Context) error {
+	is := h.wanted.units
+	if err := h.units.renew(ctx, h.left.Services, is, is, h.root()); err != nil {
+		return err
+	}
+	h.left = nil
+	return remove(h.cfg.Dir, journalFile)
 }
 
 // pending returns the journal of a change that was not finished, nil if there is none. One that led to the present
@@ -256,6 +281,9 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 		return nil, is, err
 	}
 	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {
+		return nil, is, err
+	}
+	if err := h.units.renew(ctx, j.Services, is.units, is.units, h.root()); err != nil {
 		return nil, is, err
 	}
 	return cfg, is, remove(h.cfg.Dir, journalFile)

@@ -93,7 +93,7 @@ func (h *Host) session(ctx context.Context) error {
 				return
 			}
 			select {
-			case h.orders <- order{m.GetMachineConfig(), m.GetApply(), m.GetReboot()}:
+			case h.orders <- order{m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices()}:
 			case <-ctx.Done():
 				ended <- ctx.Err()
 				return

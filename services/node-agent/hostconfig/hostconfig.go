@@ -63,6 +63,8 @@ type order struct {
 	config *configv1.MachineConfig
 	apply  bool
 	reboot bool
+
+	services []*configv1.ServiceAction // unless it reboots
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -78,6 +80,7 @@ type Host struct {
 
 	// What follows belongs to the goroutine of Run.
 	st      state
+	left    *journal         // of services that may run with what was taken back; nil if there are none
 	wanted  wanted           // of st, without contents
 	seen    map[string]stamp // of wanted's files
 	trouble string           // why st is not in force, such as a unit that cannot be started
@@ -199,6 +202,9 @@ func (h *Host) resume(ctx context.Context) error {
 	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
 	l, err := h.units.resume(ctx, h.wanted.units, h.root(), once)
+	if err == nil && h.left != nil {
+		err = h.caughtUp(ctx)
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -313,7 +319,7 @@ func (h *Host) next(ctx context.Context) {
 		h.say(working, o.name(), "")
 		h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
 		h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
-			return h.apply(ctx, st, o.config, o.reboot)
+			return h.apply(ctx, st, o)
 		})
 	default:
 		h.say(working, o.name(), "")
@@ -363,7 +369,7 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		return false
 	}
 	if a.heals {
-		h.failed = ""
+		h.failed, h.trouble, h.left = "", "", nil // every unit was checked
 		h.know(a.is)
 		return false
 	}

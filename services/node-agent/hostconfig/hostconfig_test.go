@@ -84,10 +84,10 @@ func (c *cluster) ReportConfig(_ context.Context, r *configv1.ReportConfigReques
 	return &configv1.ReportConfigResponse{}, nil
 }
 
-func (c *cluster) send(cfg *configv1.MachineConfig, apply, reboot bool) {
+func (c *cluster) send(cfg *configv1.MachineConfig, apply, reboot bool, services ...*configv1.ServiceAction) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.order = &configv1.FollowConfigResponse{MachineConfig: cfg, Apply: apply, Reboot: reboot}
+	c.order = &configv1.FollowConfigResponse{MachineConfig: cfg, Apply: apply, Reboot: reboot, Services: services}
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -682,7 +682,7 @@ func applyAndDie(at string) error {
 			}
 			return nil
 		}
-		if h.st, _, err = h.apply(context.Background(), h.st, cfg, false); err != nil {
+		if h.st, _, err = h.apply(context.Background(), h.st, order{config: cfg}); err != nil {
 			return err
 		}
 	}
@@ -740,7 +740,7 @@ func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
 			t.Errorf("only %d steps were cut", at-1)
 		}
 		empty := config(t, "empty", nil, nil)
-		if h.st, _, err = h.apply(t.Context(), h.st, empty, false); err != nil {
+		if h.st, _, err = h.apply(t.Context(), h.st, order{config: empty}); err != nil {
 			t.Fatal(err)
 		}
 		if got := m.content("etc/two"); got != "before everything" {
@@ -764,7 +764,7 @@ func TestAnErrorOfTheDiskAtAnyStepIsTakenBack(t *testing.T) {
 		if err := h.open(); err != nil {
 			t.Fatal(err)
 		}
-		st, _, err := h.apply(t.Context(), state{}, a, false)
+		st, _, err := h.apply(t.Context(), state{}, order{config: a})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -775,7 +775,7 @@ func TestAnErrorOfTheDiskAtAnyStepIsTakenBack(t *testing.T) {
 			}
 			return nil
 		}
-		_, _, err = h.apply(t.Context(), st, b, false)
+		_, _, err = h.apply(t.Context(), st, order{config: b})
 		h.tree.root.Close()
 		if err == nil {
 			if at < 4 {

@@ -12,10 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
@@ -29,6 +31,8 @@ const (
 	steadyRun = 2 * time.Second
 	// stopLimit bounds the end of one unit; the supervisor kills it before that.
 	stopLimit = 30 * time.Second
+	// mainPID is the variable with the number of a unit's process, for what reloads it.
+	mainPID = "MAINPID"
 	// tail is how much of the end of a failed command's output is reported.
 	tail = 300
 )
@@ -179,6 +183,49 @@ func (r *runner) start(ctx context.Context, units []unit, root *os.Root, pre boo
 	return r.watch(ctx, watched, began)
 }
 
+// renew has services that run on see a change of what they read. Those that were started for the change have seen it.
+// The error names the first that does not.
+func (r *runner) renew(ctx context.Context, services []*configv1.ServiceAction, was, is []unit, root *os.Root) error {
+	var watched []unit
+	began := time.Now()
+	for _, s := range services {
+		i := slices.IndexFunc(is, func(u unit) bool { return u.name == s.GetName() })
+		if i < 0 || !contains(was, is[i]) {
+			continue
+		}
+		u := is[i]
+		if err := r.renewOne(ctx, u, s.GetReload(), root); err != nil {
+			return fmt.Errorf("unit %q: %w", u.name, err)
+		}
+		if u.long() {
+			watched = append(watched, u)
+		}
+	}
+	if len(watched) == 0 {
+		return nil
+	}
+	return r.watch(ctx, watched, began)
+}
+
+func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Root) error {
+	if !reload {
+		if err := r.stop(ctx, []unit{u}, nil); err != nil {
+			return err
+		}
+		return r.startOne(ctx, u, root, true)
+	}
+	s, _ := r.supervisor.Lookup(processName(u.name))
+	if !s.Running {
+		return nil // it reads what there is when it starts
+	}
+	for _, c := range u.reload {
+		if err := r.once(ctx, u, c, root, mainPID+"="+strconv.Itoa(s.PID)); err != nil {
+			return fmt.Errorf("reload: %w", err)
+		}
+	}
+	return nil
+}
+
 func (r *runner) startOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
 	if pre {
 		for _, c := range u.pre {
@@ -230,8 +277,8 @@ func (r *runner) watch(ctx context.Context, units []unit, began time.Time) error
 	return nil
 }
 
-// once runs a command to its end.
-func (r *runner) once(ctx context.Context, u unit, c command, root *os.Root) error {
+// once runs a command to its end, with more in its environment.
+func (r *runner) once(ctx context.Context, u unit, c command, root *os.Root, more ...string) error {
 	program, err := r.resolve(root, c.args[0])
 	if err != nil {
 		if c.lenient {
@@ -249,7 +296,7 @@ func (r *runner) once(ctx context.Context, u unit, c command, root *os.Root) err
 		return err
 	}
 	defer log.Close()
-	env := r.env(u, root)
+	env := append(r.env(u, root), more...)
 	cmd := exec.CommandContext(ctx, program, r.args(u, c, env)...)
 	cmd.Env, cmd.Dir = append(os.Environ(), env...), r.workingDir(u, root)
 	cmd.Stdout, cmd.Stderr = log, log

@@ -68,6 +68,8 @@ type journal struct {
 	Config string   `json:"config"`
 	Undo   []saved  `json:"undo"` // former entry of each path, in the order of the changes
 	Made   []string `json:"made"` // directories that were not there
+	// Services are restarted or reloaded when it is undone, as they were to be when it was done.
+	Services []*configv1.ServiceAction `json:"services,omitempty"`
 }
 
 // load reads a file; it leaves out as it is if there is none.

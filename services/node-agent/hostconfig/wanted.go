@@ -64,6 +64,7 @@ type unit struct {
 	typ     string
 	pre     []command
 	start   []command
+	reload  []command
 	env     []string
 	dir     string
 	restart string
@@ -97,8 +98,8 @@ func read(before, cfg *configv1.MachineConfig) (wanted, error) {
 	}
 	for _, u := range is.Units {
 		w.units = append(w.units, unit{
-			name: u.Name, text: u.Text, typ: u.Type, pre: commands(u.Pre), start: commands(u.Start), env: u.Env, dir: u.Dir,
-			restart: u.Restart, limit: u.Limit,
+			name: u.Name, text: u.Text, typ: u.Type, pre: commands(u.Pre), start: commands(u.Start), reload: commands(u.Reload),
+			env: u.Env, dir: u.Dir, restart: u.Restart, limit: u.Limit,
 		})
 	}
 	return w, nil

@@ -19,6 +19,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
@@ -44,6 +46,8 @@ type Controller struct {
 	loops *controller.Loops
 	pools *controller.Loop
 	nodes *controller.Loop
+
+	settings *controller.Loop
 }
 
 // New returns a controller that does nothing before Lead.
@@ -52,6 +56,13 @@ func New(cfg Config) *Controller {
 	c.pools = c.loops.Loop("pools", poolWorkers, c.ReconcilePool)
 	c.pools.Begin(c.poolNames)
 	c.nodes = c.loops.Loop("nodes", nodeWorkers, c.ReconcileNode)
+	c.settings = c.loops.Loop("settings", 1, c.ReconcileSettings)
+	controller.For(c.settings, cfg.Tables.Settings)
+	cfg.Tables.Settings.Subscribe(func(resource.Change[*configv1.MachineConfiguration]) {
+		for n := range cfg.Peer.Nodes.Objects() {
+			c.nodes.Add(n.GetMetadata().GetName()) // what its change requires may be another by the policies
+		}
+	})
 	controller.For(c.nodes, cfg.Peer.Nodes)
 	controller.Watches(c.nodes, cfg.Peer.Drains, nodeOfDrain)
 	// A pool's nodes are those that no other pool selects, and one's update waits for the other's: each change may
@@ -68,7 +79,7 @@ func New(cfg Config) *Controller {
 		}
 	})
 	for _, l := range []*controller.Loop{c.pools, c.nodes} {
-		l.Needs(cfg.Tables.Configs, cfg.Tables.Pools, cfg.Peer.Nodes, cfg.Peer.Drains)
+		l.Needs(cfg.Tables.Configs, cfg.Tables.Pools, cfg.Tables.Settings, cfg.Peer.Nodes, cfg.Peer.Drains)
 	}
 	return c
 }
@@ -129,6 +140,20 @@ func (c *Controller) ReconcilePool(ctx context.Context, name string) (time.Time,
 func (c *Controller) ReconcileNode(ctx context.Context, name string) (time.Time, error) {
 	p := plan.Node(c.Views.Node(name))
 	return p.Wake, c.do(ctx, nil, p.Do)
+}
+
+// ReconcileSettings has the status of the settings say what is in force.
+func (c *Controller) ReconcileSettings(ctx context.Context, name string) (time.Time, error) {
+	is, ok := c.Tables.Settings.Lookup("", name)
+	if !ok || object.Deleting(is) {
+		return time.Time{}, nil
+	}
+	next := object.Clone(is)
+	if next.Status = plan.PolicyStatus(is); proto.Equal(is.GetStatus(), next.GetStatus()) {
+		return time.Time{}, nil
+	}
+	_, err := c.Tables.Settings.UpdateStatus(ctx, next)
+	return time.Time{}, rpcerr.IgnoreChanged(err)
 }
 
 // Operator says how the cluster's machine configuration is, from what is stored of its pools.

@@ -156,9 +156,15 @@ func (o *Views) members(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) 
 	return v
 }
 
+// Policy returns the policies in force.
+func (o *Views) Policy() *configv1.NodeDisruptionPolicy {
+	c, _ := o.tables.Settings.Lookup("", plan.Settings)
+	return plan.Policies(c)
+}
+
 // Node returns what decides about one node.
 func (o *Views) Node(name string) plan.NodeView {
-	v := plan.NodeView{Drain: o.peer.Drain(name)}
+	v := plan.NodeView{Drain: o.peer.Drain(name), Policy: o.Policy()}
 	v.Node, _ = o.peer.Nodes.Lookup("", name)
 	marks := v.Node.GetMetadata().GetAnnotations()
 	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])

@@ -1,5 +1,5 @@
-// Package kinds says what machine configurations and pools are beyond the shape of their messages: which writes are
-// refused.
+// Package kinds says what machine configurations, their settings and pools are beyond the shape of their messages:
+// which writes are refused.
 package kinds
 
 import (
@@ -31,9 +31,10 @@ type Nodes interface {
 
 // Tables are the records of this service.
 type Tables struct {
-	Configs *resource.Table[*configv1.MachineConfig]
-	Pools   *resource.Table[*configv1.MachineConfigPool]
-	nodes   Nodes
+	Configs  *resource.Table[*configv1.MachineConfig]
+	Pools    *resource.Table[*configv1.MachineConfigPool]
+	Settings *resource.Table[*configv1.MachineConfiguration]
+	nodes    Nodes
 }
 
 // New returns the tables over a store. Nothing is read before they run.
@@ -44,6 +45,9 @@ func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *s
 	})
 	t.Pools = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfigPool]{
 		Validate: poolFaults, Admit: admitPool, Log: log,
+	})
+	t.Settings = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfiguration]{
+		Validate: settingsFaults, Admit: admitSettings, Log: log,
 	})
 	return t
 }
@@ -144,6 +148,18 @@ func admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
 		w.By.User != identity.ServiceUser("update-orchestrator") {
 		return rpcerr.Forbidden("the annotation " + clusteroperator.ReleaseAnnotation +
 			" is written by update-orchestrator alone, which has seen that the nodes are at the release")
+	}
+	return nil
+}
+
+func settingsFaults(c *configv1.MachineConfiguration) []object.Fault {
+	return plan.PolicyFaults(c.GetSpec().GetNodeDisruptionPolicy(), "spec.nodeDisruptionPolicy")
+}
+
+// admitSettings leaves what only this service writes as it was.
+func admitSettings(w *resource.Write[*configv1.MachineConfiguration]) error {
+	if !w.Own && !w.Deletes() && !w.Creates() && !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()) {
+		return rpcerr.Forbidden("the status of the machine configuration is written by node-configurator alone")
 	}
 	return nil
 }

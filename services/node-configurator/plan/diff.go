@@ -6,7 +6,6 @@ import (
 	"path"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
@@ -18,7 +17,7 @@ type Impact int
 // The impacts.
 const (
 	None    Impact = iota
-	Restart        // programs are restarted or read their settings again
+	Restart        // services are restarted or read their configuration again
 	Drain          // the node is emptied first
 	Reboot         // and restarted afterwards
 )
@@ -31,52 +30,27 @@ func (a Impact) Drains() bool { return a >= Drain }
 
 // Change is one item that differs between two configurations.
 type Change struct {
-	Item   string // such as `file "/etc/chrony.conf"`
-	How    string // added, changed or removed
-	Action Impact
+	Item     string // such as `file "/etc/chrony.conf"`
+	How      string // added, changed or removed
+	Action   Impact
+	Services []*configv1.ServiceAction // what is done to services for it, in order
+	Why      string                    // why Action is more than its policy says; empty if it is not
 }
 
 // String returns the change in one line.
-func (c Change) String() string { return c.Item + " " + c.How }
-
-// rule is the action for files at a path or below it.
-type rule struct {
-	path   string
-	action Impact
-}
-
-// rules are the defaults of the node disruption policies, where a reload counts as a restart; every other file means a
-// reboot. Source: MCO.
-func rules() []rule {
-	return []rule{
-		{"/var/lib/kubelet/config.json", None},
-		{"/etc/nmstate/openshift", None},
-		{"/etc/containers/policy.json", Restart},
-		{"/etc/containers/registries.d", Restart},
-		{"/etc/crio/policies", Restart},
-		{"/etc/machine-config-daemon/no-reboot/containers-gpg.pub", Restart},
-		{"/etc/containers/registries.conf", Drain},
-		{"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt", Restart},
-		{"/etc/kubernetes/credential-providers", Restart},
+func (c Change) String() string {
+	if c.Why != "" {
+		return c.Item + " " + c.How + ": " + c.Why
 	}
+	return c.Item + " " + c.How
 }
 
-// actionOf returns the action for a changed path: that of the longest rule.
-func actionOf(p string) Impact {
-	best, action := -1, Reboot
-	for _, r := range rules() {
-		below := p == r.path || strings.HasPrefix(p, r.path+"/")
-		if below && len(r.path) > best {
-			best, action = len(r.path), r.action
-		}
-	}
-	return action
-}
-
-// Diff returns what differs between two configurations, in a fixed order; before may be nil for a node that has none.
-// What cannot be read counts as empty: kinds refuse it, so it does not come here.
-func Diff(before, after *configv1.MachineConfig) []Change {
+// Diff returns what differs between two configurations, in a fixed order, and what that requires of a node by the
+// policies in force; before may be nil for a node that has none. What cannot be read counts as empty: kinds refuse it,
+// so it does not come here.
+func Diff(before, after *configv1.MachineConfig, policy *configv1.NodeDisruptionPolicy) []Change {
 	a, b := before.GetSpec(), after.GetSpec()
+	j := judge{policy: policy, before: before, after: after}
 	var out []Change
 	for _, s := range []struct {
 		item   string
@@ -90,14 +64,14 @@ func Diff(before, after *configv1.MachineConfig) []Change {
 		{"kernelType", kernel(a) != kernel(b)},
 	} {
 		if s.differ {
-			out = append(out, Change{s.item, "changed", Reboot})
+			out = append(out, Change{Item: s.item, How: "changed", Action: Reboot})
 		}
 	}
 	was, _ := parse(a.GetConfig(), "")
 	is, _ := parse(b.GetConfig(), "")
-	out = append(out, compare("file", byPath(was), byPath(is), actionOf)...)
-	out = append(out, compare("unit", units(was), units(is), func(string) Impact { return Reboot })...)
-	return append(out, compare("user", users(was), users(is), func(string) Impact { return None })...)
+	out = append(out, compare("file", byPath(was), byPath(is), j.file)...)
+	out = append(out, compare("unit", units(was), units(is), j.unit)...)
+	return append(out, compare("user", users(was), users(is), j.user)...)
 }
 
 func kernel(s *configv1.MachineConfigSpec) string {
@@ -149,7 +123,7 @@ func users(c types.Config) map[string]any {
 }
 
 // compare returns the differences of two sets of items, by name.
-func compare(what string, was, is map[string]any, action func(name string) Impact) []Change {
+func compare(what string, was, is map[string]any, decide func(name string, c *Change)) []Change {
 	names := slices.Sorted(maps.Keys(was))
 	for name := range is {
 		if _, ok := was[name]; !ok {
@@ -170,7 +144,9 @@ func compare(what string, was, is map[string]any, action func(name string) Impac
 		case reflect.DeepEqual(a, b):
 			continue
 		}
-		out = append(out, Change{fmt.Sprintf("%s %q", what, name), how, action(name)})
+		c := Change{Item: fmt.Sprintf("%s %q", what, name), How: how}
+		decide(name, &c)
+		out = append(out, c)
 	}
 	return out
 }
@@ -184,4 +160,24 @@ func Needed(changes []Change) (Impact, string) {
 		}
 	}
 	return action, why
+}
+
+// Services returns what is done to services for some changes, each service once, in the order of the changes. To
+// restart one includes to reload it. None is for a node that is rebooted.
+func Services(changes []Change) []*configv1.ServiceAction {
+	var out []*configv1.ServiceAction
+	for _, c := range changes {
+		if c.Action == Reboot {
+			return nil
+		}
+		for _, s := range c.Services {
+			i := slices.IndexFunc(out, func(o *configv1.ServiceAction) bool { return o.GetName() == s.GetName() })
+			if i < 0 {
+				out = append(out, s)
+			} else if out[i].GetReload() {
+				out[i] = s
+			}
+		}
+	}
+	return out
 }

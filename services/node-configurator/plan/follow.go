@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
@@ -19,11 +20,14 @@ type Order struct {
 	Config *configv1.MachineConfig // nil while none is known for the node
 	Apply  bool                    // apply it now
 	Reboot bool                    // and restart the machine afterwards
+	// what is done to services that run on, in order
+	Services []*configv1.ServiceAction
 }
 
 // equal reports whether two orders say the same. Labels and the like of a configuration do not matter to a node.
 func (o Order) equal(other Order) bool {
-	return o.Apply == other.Apply && o.Reboot == other.Reboot &&
+	same := func(a, b *configv1.ServiceAction) bool { return proto.Equal(a, b) }
+	return o.Apply == other.Apply && o.Reboot == other.Reboot && slices.EqualFunc(o.Services, other.Services, same) &&
 		o.Config.GetMetadata().GetName() == other.Config.GetMetadata().GetName() &&
 		proto.Equal(o.Config.GetSpec(), other.Config.GetSpec())
 }

@@ -24,17 +24,18 @@ func TestAnOrderToRestartNeedsThePermit(t *testing.T) {
 	refused := view
 	refused.Permit = Answer{Code: Refused, Why: "voter m does not answer"}
 	p := Follow(refused)
-	if len(p.Do) != 2 || p.Do[0].Verb != ReleasePermit || p.Do[1].Order != (Order{b, false, true}) ||
+	if len(p.Do) != 2 || p.Do[0].Verb != ReleasePermit || !p.Do[1].Order.equal(Order{Config: b, Reboot: true}) ||
 		p.WaitsFor != "voter m does not answer" || !p.Wake.Equal(epoch().Add(permitAgain)) {
 		t.Errorf("refused: %+v", p)
 	}
 	granted := view
 	granted.Permit = Answer{Code: Granted}
-	if p := Follow(granted); len(p.Do) != 1 || p.Do[0].Order != (Order{b, true, true}) || !p.Wake.IsZero() {
+	if p := Follow(granted); len(p.Do) != 1 || !p.Do[0].Order.equal(Order{Config: b, Apply: true, Reboot: true}) ||
+		!p.Wake.IsZero() {
 		t.Errorf("granted: %+v", p)
 	}
 	sent := view
-	sent.Sent, sent.Now = &Order{b, true, true}, epoch().Add(time.Minute)
+	sent.Sent, sent.Now = &Order{Config: b, Apply: true, Reboot: true}, epoch().Add(time.Minute)
 	if p := Follow(sent); len(p.Do)+len(p.Ask) > 0 {
 		t.Errorf("after the order: %+v", p)
 	}

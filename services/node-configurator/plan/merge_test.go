@@ -88,6 +88,6 @@ func TestARenderingChangesNothingForTheNext(t *testing.T) {
 		if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
 			t.Fatal(diff)
 		}
-		Diff(configs[0], first.Config)
+		Diff(configs[0], first.Config, defaults())
 	}
 }

@@ -45,6 +45,9 @@ const (
 	workerPool  = "worker" // has what no custom pool selects
 )
 
+// Settings is the name of the one MachineConfiguration.
+const Settings = "cluster"
+
 // RenderedPrefix begins the name of every rendered configuration, and of no other.
 const RenderedPrefix = "rendered-"
 

@@ -21,6 +21,8 @@ type NodeView struct {
 	Drain   *nodev1.Drain           // for its configuration; nil if there is none
 	Current *configv1.MachineConfig // its current configuration; nil if it is not known
 	Desired *configv1.MachineConfig // its target; nil if it is not known
+
+	Policy *configv1.NodeDisruptionPolicy // the policies in force
 }
 
 func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotations()[key] }
@@ -79,22 +81,24 @@ func unavailable(n *nodev1.Node) bool {
 	return !ready(n) || (!done(n) && !stuck(n))
 }
 
-// need returns what applying its target requires of a node, and why.
-func need(v NodeView) (Impact, string) {
+// need returns what applying its target requires of a node, why, and what is done to its services.
+func need(v NodeView) (Impact, string, []*configv1.ServiceAction) {
 	current, desired := mark(v.Node, CurrentConfig), mark(v.Node, DesiredConfig)
 	switch {
 	case current == "" || current == desired || v.Desired == nil:
-		return None, "" // a first configuration disturbs no pod
+		return None, "", nil // a first configuration disturbs no pod
 	case v.Current == nil:
-		return Reboot, fmt.Sprintf("what %s held is not known any more", current)
+		return Reboot, fmt.Sprintf("what %s held is not known any more", current), nil
 	}
-	return Needed(Diff(v.Current, v.Desired))
+	changes := Diff(v.Current, v.Desired, v.Policy)
+	impact, why := Needed(changes)
+	return impact, why, Services(changes)
 }
 
 // Node decides about the drain of a node. The decision follows from the marks on the node and its drain alone, so it
 // may be made again at any moment.
 func Node(v NodeView) Plan {
-	impact, why := need(v)
+	impact, why, _ := need(v)
 	switch {
 	case v.Drain != nil && over(v):
 		if ending(v.Drain) {
@@ -138,9 +142,9 @@ func order(v NodeView) Order {
 	if v.Desired == nil {
 		return Order{}
 	}
-	impact, _ := need(v)
+	impact, _, services := need(v)
 	return Order{
-		Config: v.Desired, Reboot: impact == Reboot,
+		Config: v.Desired, Reboot: impact == Reboot, Services: services,
 		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v),
 	}
 }

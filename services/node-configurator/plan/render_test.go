@@ -321,28 +321,28 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 			func(s *configv1.MachineConfigSpec) { s.KernelType = "default" }), None, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if action, why := Needed(Diff(base, tc.after)); action != tc.action || why != tc.why {
+			if action, why := Needed(Diff(base, tc.after, defaults())); action != tc.action || why != tc.why {
 				t.Errorf("%v because of %q, want %v because of %q", action, why, tc.action, tc.why)
 			}
 		})
 	}
 	for path, want := range map[string]Impact{
 		"/var/lib/kubelet/config.json": None, "/etc/nmstate/openshift/a.yml": None, "/etc/nmstate/openshiftx": Reboot,
-		"/etc/containers/policy.json": Restart, "/etc/containers/registries.d/a": Restart,
+		"/etc/containers/policy.json": None, "/etc/containers/registries.d/a": None,
 		"/etc/containers/registries.conf": Drain, "/etc/containers": Reboot,
 	} {
-		changes := Diff(mc("a", "worker", nil), mc("b", "worker", ign(fileDoc(path, "1"))))
+		changes := Diff(mc("a", "worker", nil), mc("b", "worker", ign(fileDoc(path, "1"))), defaults())
 		if action, _ := Needed(changes); action != want {
 			t.Errorf("%s: %v, want %v", path, action, want)
 		}
 	}
 	keys := ign(`{"ignition":{"version":"3.2.0"},"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-rsa x"]}]}}`)
-	if action, _ := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", keys))); action != None {
+	if action, _ := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", keys), defaults())); action != None {
 		t.Errorf("a key of a user: %v", action)
 	}
 	unit := ign(
 		`{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/true\n"}]}}`)
-	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit))); action != Reboot ||
+	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit), defaults())); action != Reboot ||
 		why != `unit "a.service" added` {
 		t.Errorf("a unit: %v %s", action, why)
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -487,77 +488,81 @@ func TestOneStepOfANode(t *testing.T) {
 		view NodeView
 		want nodeStep
 	}{
-		{"a first configuration", NodeView{node("n", "", "b", working), nil, nil, b}, nodeStep{Order: Order{b, true, false}}},
+		{
+			"a first configuration",
+			NodeView{node("n", "", "b", working), nil, nil, b, defaults()},
+			nodeStep{Order: Order{b, true, false, nil}},
+		},
 		{
 			"it has to be empty",
-			NodeView{node("n", "a", "b", working), nil, a, b},
-			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}},
+			NodeView{node("n", "a", "b", working), nil, a, b, defaults()},
+			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true, nil}},
 		},
 		{
 			"it is being drained",
-			NodeView{node("n", "a", "b", working), drain("Draining"), a, b},
-			nodeStep{Order: Order{b, false, true}},
+			NodeView{node("n", "a", "b", working), drain("Draining"), a, b, defaults()},
+			nodeStep{Order: Order{b, false, true, nil}},
 		},
 		{
 			"it is drained",
-			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b},
-			nodeStep{Order: Order{b, true, true}},
+			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b, defaults()},
+			nodeStep{Order: Order{b, true, true, nil}},
 		},
 		{
 			"its drain was lifted, which is not known yet",
-			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b},
-			nodeStep{Order: Order{b, false, true}},
+			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b, defaults()},
+			nodeStep{Order: Order{b, false, true, nil}},
 		},
 		{
 			"another node is drained under its name",
-			NodeView{cordoned(node("n", "a", "b", working)), another, a, b},
-			nodeStep{Order: Order{b, false, true}},
+			NodeView{cordoned(node("n", "a", "b", working)), another, a, b, defaults()},
+			nodeStep{Order: Order{b, false, true, nil}},
 		},
 		{
 			"it failed and is still drained",
-			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b},
-			nodeStep{Order: Order{b, true, true}},
+			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b, defaults()},
+			nodeStep{Order: Order{b, true, true, nil}},
 		},
 		{
 			"nothing of weight differs",
-			NodeView{node("n", "a", "b", working), nil, a, harmless},
-			nodeStep{Order: Order{harmless, true, false}},
+			NodeView{node("n", "a", "b", working), nil, a, harmless, defaults()},
+			nodeStep{Order: Order{harmless, true, false, nil}},
 		},
 		{
 			"it restarts",
-			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b},
-			nodeStep{Order: Order{b, true, true}},
+			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b, defaults()},
+			nodeStep{Order: Order{b, true, true, nil}},
 		},
 		{
 			"it is done but not back",
-			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b},
-			nodeStep{Order: Order{b, true, false}},
+			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b, defaults()},
+			nodeStep{Order: Order{b, true, false, nil}},
 		},
 		{
 			"it is back",
-			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b},
-			nodeStep{DeleteDrain: true, Order: Order{b, true, false}},
+			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b, defaults()},
+			nodeStep{DeleteDrain: true, Order: Order{b, true, false, nil}},
 		},
 		{
 			"it goes back to what it has",
-			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a},
-			nodeStep{Order: Order{a, true, false}},
+			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a, defaults()},
+			nodeStep{Order: Order{a, true, false, nil}},
 		},
 		{
 			"what it has is not known",
-			NodeView{node("n", "lost", "b", working), nil, nil, b},
-			nodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}},
+			NodeView{node("n", "lost", "b", working), nil, nil, b, defaults()},
+			nodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true, nil}},
 		},
 		{
 			"it came from another pool and can never have its target",
-			NodeView{node("n", "a", "b", working), nil, a, impossible},
-			nodeStep{Order: Order{impossible, false, true}},
+			NodeView{node("n", "a", "b", working), nil, a, impossible, defaults()},
+			nodeStep{Order: Order{impossible, false, true, nil}},
 		},
-		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil}, nodeStep{}},
-		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, nodeStep{DeleteDrain: true}},
+		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil, defaults()}, nodeStep{}},
+		{"it is gone", NodeView{nil, drain("Draining"), nil, nil, defaults()}, nodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := stepOf(tc.view); got != tc.want {
+			if got := stepOf(tc.view); !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("Node = %+v, want %+v", got, tc.want)
 			}
 		})
@@ -566,7 +571,7 @@ func TestOneStepOfANode(t *testing.T) {
 
 func TestANodeThatCannotHaveItsTargetSaysWhy(t *testing.T) {
 	target := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) })
-	p := Node(NodeView{Node: node("n", "a", "b", working), Current: mc("a", "", nil), Desired: target})
+	p := Node(NodeView{Node: node("n", "a", "b", working), Current: mc("a", "", nil), Desired: target, Policy: defaults()})
 	want := "b cannot be put in force: spec.fips: cannot be changed once a machine has its configuration"
 	if p.WaitsFor != want || len(p.Do) > 0 {
 		t.Errorf("Node = %+v, want %q", p, want)

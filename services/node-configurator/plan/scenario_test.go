@@ -294,7 +294,7 @@ func (s *scenario) nodeView(name string) NodeView {
 	n := s.nodes[name]
 	return NodeView{
 		Node: n, Drain: s.drains[name], Current: s.configs[mark(n, CurrentConfig)],
-		Desired: s.configs[mark(n, DesiredConfig)],
+		Desired: s.configs[mark(n, DesiredConfig)], Policy: defaults(),
 	}
 }
 

@@ -61,12 +61,14 @@ type Agent struct {
 	streams map[string]map[chan struct{}]bool // by node; each channel holds one token: something changed
 }
 
-// NewAgent returns the ConfigAgentService over the copies of nodes, drains and machine configurations.
+// NewAgent returns the ConfigAgentService over the copies of nodes, drains, machine configurations and their
+// settings.
 func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Source[*nodev1.Drain],
-	configs Source[*configv1.MachineConfig], permits Permits, log *slog.Logger,
+	configs Source[*configv1.MachineConfig], settings Source[*configv1.MachineConfiguration], permits Permits,
+	log *slog.Logger,
 ) *Agent {
 	a := &Agent{
-		views: views, marks: marks, sources: []filled{nodes, drains, configs}, permits: permits, log: log,
+		views: views, marks: marks, sources: []filled{nodes, drains, configs, settings}, permits: permits, log: log,
 		streams: map[string]map[chan struct{}]bool{},
 	}
 	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { a.wake(ch.Key.Name) })
@@ -78,6 +80,7 @@ func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Sour
 			a.wakeAll()
 		}
 	})
+	settings.Subscribe(func(resource.Change[*configv1.MachineConfiguration]) { a.wakeAll() })
 	return a
 }
 
@@ -166,7 +169,7 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 				}
 			case plan.SendOrder:
 				if err := stream.Send(&configv1.FollowConfigResponse{
-					MachineConfig: a.Order.Config, Apply: a.Order.Apply, Reboot: a.Order.Reboot,
+					MachineConfig: a.Order.Config, Apply: a.Order.Apply, Reboot: a.Order.Reboot, Services: a.Order.Services,
 				}); err != nil {
 					return err
 				}

@@ -22,6 +22,8 @@ type Views interface {
 	Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Node(name string) plan.NodeView
+	// Policy returns the policies in force.
+	Policy() *configv1.NodeDisruptionPolicy
 	// Present returns the configurations that the live nodes of a pool have.
 	Present(pool *configv1.MachineConfigPool) []*configv1.MachineConfig
 }
@@ -57,12 +59,24 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	} else if bad := faults(configs); len(bad) > 0 {
 		return nil, rpcerr.Invalid(bad...)
 	}
+	if bad := given(r); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
+	}
 	out, err := plan.Render(pool, configs, s.views.Present(pool))
 	if err != nil {
 		return nil, notRendered(pool, err)
 	}
-	before, _ := s.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
-	changes := plan.Diff(before, out.Config)
+	before := r.GetBefore()
+	if before == nil {
+		before, _ = s.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
+	}
+	policy := s.views.Policy()
+	if r.GetNodeDisruptionPolicy() != nil {
+		policy = plan.Policies(&configv1.MachineConfiguration{
+			Spec: &configv1.MachineConfigurationSpec{NodeDisruptionPolicy: r.GetNodeDisruptionPolicy()},
+		})
+	}
+	changes := plan.Diff(before, out.Config, policy)
 	action, why := plan.Needed(changes)
 	if before == nil {
 		action, why = plan.None, "the pool has no configuration yet: a first one is applied at once"
@@ -72,8 +86,24 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	}
 	for _, c := range changes {
 		resp.Differences = append(resp.Differences, c.String())
+		resp.Changes = append(resp.Changes, &configv1.RenderMachineConfigResponse_Change{
+			Item: c.Item, How: c.How, Action: c.Action.String(), Services: c.Services, Reason: c.Why,
+		})
+	}
+	if before != nil {
+		resp.Services = plan.Services(changes)
 	}
 	return resp, nil
+}
+
+// given returns what is wrong with what nodes have before, and with the policies of a request.
+func given(r *configv1.RenderMachineConfigRequest) []object.Fault {
+	bad := plan.PolicyFaults(r.GetNodeDisruptionPolicy(), "nodeDisruptionPolicy")
+	for _, f := range plan.Faults(r.GetBefore()) {
+		f.Path = "before." + f.Path
+		bad = append(bad, f)
+	}
+	return bad
 }
 
 // faults returns what is wrong with the configurations of a request.

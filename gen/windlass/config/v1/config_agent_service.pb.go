@@ -79,7 +79,9 @@ type FollowConfigResponse struct {
 	// True if the agent may apply it now: the node is drained, or does not need a drain.
 	Apply bool `protobuf:"varint,2,opt,name=apply,proto3" json:"apply,omitempty"`
 	// True if the machine is rebooted afterwards.
-	Reboot        bool `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`
+	Reboot bool `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`
+	// What is done to services once the configuration is on disk, in order; empty if the machine is rebooted.
+	Services      []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +137,68 @@ func (x *FollowConfigResponse) GetReboot() bool {
 	return false
 }
 
+func (x *FollowConfigResponse) GetServices() []*ServiceAction {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+// What is done to a service that runs on with another configuration.
+type ServiceAction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the unit.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True to have it read its configuration again, false to restart it.
+	Reload        bool `protobuf:"varint,2,opt,name=reload,proto3" json:"reload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceAction) Reset() {
+	*x = ServiceAction{}
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceAction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceAction) ProtoMessage() {}
+
+func (x *ServiceAction) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceAction.ProtoReflect.Descriptor instead.
+func (*ServiceAction) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ServiceAction) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceAction) GetReload() bool {
+	if x != nil {
+		return x.Reload
+	}
+	return false
+}
+
 // Request of ReportConfig.
 type ReportConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -156,7 +220,7 @@ type ReportConfigRequest struct {
 
 func (x *ReportConfigRequest) Reset() {
 	*x = ReportConfigRequest{}
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -168,7 +232,7 @@ func (x *ReportConfigRequest) String() string {
 func (*ReportConfigRequest) ProtoMessage() {}
 
 func (x *ReportConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -181,7 +245,7 @@ func (x *ReportConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportConfigRequest.ProtoReflect.Descriptor instead.
 func (*ReportConfigRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReportConfigRequest) GetNodeName() string {
@@ -235,7 +299,7 @@ type ReportConfigResponse struct {
 
 func (x *ReportConfigResponse) Reset() {
 	*x = ReportConfigResponse{}
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -247,7 +311,7 @@ func (x *ReportConfigResponse) String() string {
 func (*ReportConfigResponse) ProtoMessage() {}
 
 func (x *ReportConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -260,7 +324,7 @@ func (x *ReportConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportConfigResponse.ProtoReflect.Descriptor instead.
 func (*ReportConfigResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 var File_windlass_config_v1_config_agent_service_proto protoreflect.FileDescriptor
@@ -269,11 +333,15 @@ const file_windlass_config_v1_config_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"-windlass/config/v1/config_agent_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a'windlass/config/v1/machine_config.proto\x1a\x1ewindlass/meta/v1/options.proto\":\n" +
 	"\x13FollowConfigRequest\x12#\n" +
-	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x8e\x01\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xcd\x01\n" +
 	"\x14FollowConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x14\n" +
 	"\x05apply\x18\x02 \x01(\bR\x05apply\x12\x16\n" +
-	"\x06reboot\x18\x03 \x01(\bR\x06reboot\"\x94\x02\n" +
+	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12=\n" +
+	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\";\n" +
+	"\rServiceAction\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reload\x18\x02 \x01(\bR\x06reload\"\x94\x02\n" +
 	"\x13ReportConfigRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12%\n" +
 	"\x0ecurrent_config\x18\x02 \x01(\tR\rcurrentConfig\x12%\n" +
@@ -301,25 +369,27 @@ func file_windlass_config_v1_config_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_config_agent_service_proto_rawDescData
 }
 
-var file_windlass_config_v1_config_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_config_v1_config_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_config_v1_config_agent_service_proto_goTypes = []any{
 	(*FollowConfigRequest)(nil),  // 0: windlass.config.v1.FollowConfigRequest
 	(*FollowConfigResponse)(nil), // 1: windlass.config.v1.FollowConfigResponse
-	(*ReportConfigRequest)(nil),  // 2: windlass.config.v1.ReportConfigRequest
-	(*ReportConfigResponse)(nil), // 3: windlass.config.v1.ReportConfigResponse
-	(*MachineConfig)(nil),        // 4: windlass.config.v1.MachineConfig
+	(*ServiceAction)(nil),        // 2: windlass.config.v1.ServiceAction
+	(*ReportConfigRequest)(nil),  // 3: windlass.config.v1.ReportConfigRequest
+	(*ReportConfigResponse)(nil), // 4: windlass.config.v1.ReportConfigResponse
+	(*MachineConfig)(nil),        // 5: windlass.config.v1.MachineConfig
 }
 var file_windlass_config_v1_config_agent_service_proto_depIdxs = []int32{
-	4, // 0: windlass.config.v1.FollowConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
-	0, // 1: windlass.config.v1.ConfigAgentService.FollowConfig:input_type -> windlass.config.v1.FollowConfigRequest
-	2, // 2: windlass.config.v1.ConfigAgentService.ReportConfig:input_type -> windlass.config.v1.ReportConfigRequest
-	1, // 3: windlass.config.v1.ConfigAgentService.FollowConfig:output_type -> windlass.config.v1.FollowConfigResponse
-	3, // 4: windlass.config.v1.ConfigAgentService.ReportConfig:output_type -> windlass.config.v1.ReportConfigResponse
-	3, // [3:5] is the sub-list for method output_type
-	1, // [1:3] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	5, // 0: windlass.config.v1.FollowConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
+	2, // 1: windlass.config.v1.FollowConfigResponse.services:type_name -> windlass.config.v1.ServiceAction
+	0, // 2: windlass.config.v1.ConfigAgentService.FollowConfig:input_type -> windlass.config.v1.FollowConfigRequest
+	3, // 3: windlass.config.v1.ConfigAgentService.ReportConfig:input_type -> windlass.config.v1.ReportConfigRequest
+	1, // 4: windlass.config.v1.ConfigAgentService.FollowConfig:output_type -> windlass.config.v1.FollowConfigResponse
+	4, // 5: windlass.config.v1.ConfigAgentService.ReportConfig:output_type -> windlass.config.v1.ReportConfigResponse
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_config_agent_service_proto_init() }
@@ -334,7 +404,7 @@ func file_windlass_config_v1_config_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_config_agent_service_proto_rawDesc), len(file_windlass_config_v1_config_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -781,8 +781,12 @@ type RenderMachineConfigRequest struct {
 	Pool *MachineConfigPool `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	// The machine configurations; absent means the live ones.
 	MachineConfigs *MachineConfigList `protobuf:"bytes,3,opt,name=machine_configs,json=machineConfigs,proto3" json:"machine_configs,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The configuration that nodes have before; absent means the pool's current one.
+	Before *MachineConfig `protobuf:"bytes,4,opt,name=before,proto3" json:"before,omitempty"`
+	// What changes require of nodes; absent means the live policies.
+	NodeDisruptionPolicy *NodeDisruptionPolicy `protobuf:"bytes,5,opt,name=node_disruption_policy,json=nodeDisruptionPolicy,proto3" json:"node_disruption_policy,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *RenderMachineConfigRequest) Reset() {
@@ -836,6 +840,20 @@ func (x *RenderMachineConfigRequest) GetMachineConfigs() *MachineConfigList {
 	return nil
 }
 
+func (x *RenderMachineConfigRequest) GetBefore() *MachineConfig {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *RenderMachineConfigRequest) GetNodeDisruptionPolicy() *NodeDisruptionPolicy {
+	if x != nil {
+		return x.NodeDisruptionPolicy
+	}
+	return nil
+}
+
 // A rendered configuration.
 type RenderMachineConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -848,7 +866,11 @@ type RenderMachineConfigResponse struct {
 	// What nodes do to apply it: None, Restart, Drain or Reboot. Reboot includes the others.
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	// The item that requires the action.
-	ActionReason  string `protobuf:"bytes,5,opt,name=action_reason,json=actionReason,proto3" json:"action_reason,omitempty"`
+	ActionReason string `protobuf:"bytes,5,opt,name=action_reason,json=actionReason,proto3" json:"action_reason,omitempty"`
+	// Each difference, in the order of differences.
+	Changes []*RenderMachineConfigResponse_Change `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`
+	// What is done to services on nodes, in order; empty if they are rebooted.
+	Services      []*ServiceAction `protobuf:"bytes,7,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -918,6 +940,20 @@ func (x *RenderMachineConfigResponse) GetActionReason() string {
 	return ""
 }
 
+func (x *RenderMachineConfigResponse) GetChanges() []*RenderMachineConfigResponse_Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *RenderMachineConfigResponse) GetServices() []*ServiceAction {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
 // One change.
 type WatchMachineConfigsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -973,11 +1009,93 @@ func (x *WatchMachineConfigsResponse_Event) GetObject() *MachineConfig {
 	return nil
 }
 
+// One item that differs.
+type RenderMachineConfigResponse_Change struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The item, such as `file "/etc/chrony.conf"`.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// added, changed or removed.
+	How string `protobuf:"bytes,2,opt,name=how,proto3" json:"how,omitempty"`
+	// What it requires of nodes by itself: None, Restart, Drain or Reboot.
+	Action string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
+	// What is done to services for it.
+	Services []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
+	// Why it requires more than its policy says, such as a service that nodes do not have; empty if it does not.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenderMachineConfigResponse_Change) Reset() {
+	*x = RenderMachineConfigResponse_Change{}
+	mi := &file_windlass_config_v1_machine_config_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenderMachineConfigResponse_Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenderMachineConfigResponse_Change) ProtoMessage() {}
+
+func (x *RenderMachineConfigResponse_Change) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenderMachineConfigResponse_Change.ProtoReflect.Descriptor instead.
+func (*RenderMachineConfigResponse_Change) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_service_proto_rawDescGZIP(), []int{12, 0}
+}
+
+func (x *RenderMachineConfigResponse_Change) GetItem() string {
+	if x != nil {
+		return x.Item
+	}
+	return ""
+}
+
+func (x *RenderMachineConfigResponse_Change) GetHow() string {
+	if x != nil {
+		return x.How
+	}
+	return ""
+}
+
+func (x *RenderMachineConfigResponse_Change) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *RenderMachineConfigResponse_Change) GetServices() []*ServiceAction {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *RenderMachineConfigResponse_Change) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_windlass_config_v1_machine_config_service_proto protoreflect.FileDescriptor
 
 const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\n" +
-	"/windlass/config/v1/machine_config_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a'windlass/config/v1/machine_config.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"5\n" +
+	"/windlass/config/v1/machine_config_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a'windlass/config/v1/machine_config.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a.windlass/config/v1/machine_configuration.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"5\n" +
 	"\x17GetMachineConfigRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x88\x02\n" +
 	"\x19ListMachineConfigsRequest\x12%\n" +
@@ -1031,17 +1149,27 @@ const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aV\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x129\n" +
-	"\x06object\x18\x02 \x01(\v2!.windlass.config.v1.MachineConfigR\x06object\"\xc4\x01\n" +
+	"\x06object\x18\x02 \x01(\v2!.windlass.config.v1.MachineConfigR\x06object\"\xdf\x02\n" +
 	"\x1aRenderMachineConfigRequest\x12\x1b\n" +
 	"\tpool_name\x18\x01 \x01(\tR\bpoolName\x129\n" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x12N\n" +
-	"\x0fmachine_configs\x18\x03 \x01(\v2%.windlass.config.v1.MachineConfigListR\x0emachineConfigs\"\xe0\x01\n" +
+	"\x0fmachine_configs\x18\x03 \x01(\v2%.windlass.config.v1.MachineConfigListR\x0emachineConfigs\x129\n" +
+	"\x06before\x18\x04 \x01(\v2!.windlass.config.v1.MachineConfigR\x06before\x12^\n" +
+	"\x16node_disruption_policy\x18\x05 \x01(\v2(.windlass.config.v1.NodeDisruptionPolicyR\x14nodeDisruptionPolicy\"\x91\x04\n" +
 	"\x1bRenderMachineConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x18\n" +
 	"\asources\x18\x02 \x03(\tR\asources\x12 \n" +
 	"\vdifferences\x18\x03 \x03(\tR\vdifferences\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12#\n" +
-	"\raction_reason\x18\x05 \x01(\tR\factionReason2\x8c\x11\n" +
+	"\raction_reason\x18\x05 \x01(\tR\factionReason\x12P\n" +
+	"\achanges\x18\x06 \x03(\v26.windlass.config.v1.RenderMachineConfigResponse.ChangeR\achanges\x12=\n" +
+	"\bservices\x18\a \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x1a\x9d\x01\n" +
+	"\x06Change\x12\x12\n" +
+	"\x04item\x18\x01 \x01(\tR\x04item\x12\x10\n" +
+	"\x03how\x18\x02 \x01(\tR\x03how\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\x12=\n" +
+	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason2\x8c\x11\n" +
 	"\x14MachineConfigService\x12\xc1\x01\n" +
 	"\x10GetMachineConfig\x12+.windlass.config.v1.GetMachineConfigRequest\x1a!.windlass.config.v1.MachineConfig\"]\xaa\xbb\x188\n" +
 	"\x03get\x12!machineconfiguration.openshift.io\x1a\x0emachineconfigs\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/machineconfigs/{name}\x12\xc3\x01\n" +
@@ -1077,69 +1205,77 @@ func file_windlass_config_v1_machine_config_service_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_service_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_config_v1_machine_config_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_windlass_config_v1_machine_config_service_proto_goTypes = []any{
-	(*GetMachineConfigRequest)(nil),           // 0: windlass.config.v1.GetMachineConfigRequest
-	(*ListMachineConfigsRequest)(nil),         // 1: windlass.config.v1.ListMachineConfigsRequest
-	(*MachineConfigList)(nil),                 // 2: windlass.config.v1.MachineConfigList
-	(*CreateMachineConfigRequest)(nil),        // 3: windlass.config.v1.CreateMachineConfigRequest
-	(*UpdateMachineConfigRequest)(nil),        // 4: windlass.config.v1.UpdateMachineConfigRequest
-	(*PatchMachineConfigRequest)(nil),         // 5: windlass.config.v1.PatchMachineConfigRequest
-	(*ApplyMachineConfigRequest)(nil),         // 6: windlass.config.v1.ApplyMachineConfigRequest
-	(*UpdateMachineConfigStatusRequest)(nil),  // 7: windlass.config.v1.UpdateMachineConfigStatusRequest
-	(*DeleteMachineConfigRequest)(nil),        // 8: windlass.config.v1.DeleteMachineConfigRequest
-	(*WatchMachineConfigsRequest)(nil),        // 9: windlass.config.v1.WatchMachineConfigsRequest
-	(*WatchMachineConfigsResponse)(nil),       // 10: windlass.config.v1.WatchMachineConfigsResponse
-	(*RenderMachineConfigRequest)(nil),        // 11: windlass.config.v1.RenderMachineConfigRequest
-	(*RenderMachineConfigResponse)(nil),       // 12: windlass.config.v1.RenderMachineConfigResponse
-	(*WatchMachineConfigsResponse_Event)(nil), // 13: windlass.config.v1.WatchMachineConfigsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),             // 14: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                       // 15: windlass.meta.v1.ListMeta
-	(*MachineConfig)(nil),                     // 16: windlass.config.v1.MachineConfig
-	(*httpbody.HttpBody)(nil),                 // 17: google.api.HttpBody
-	(*v1.Preconditions)(nil),                  // 18: windlass.meta.v1.Preconditions
-	(*MachineConfigPool)(nil),                 // 19: windlass.config.v1.MachineConfigPool
+	(*GetMachineConfigRequest)(nil),            // 0: windlass.config.v1.GetMachineConfigRequest
+	(*ListMachineConfigsRequest)(nil),          // 1: windlass.config.v1.ListMachineConfigsRequest
+	(*MachineConfigList)(nil),                  // 2: windlass.config.v1.MachineConfigList
+	(*CreateMachineConfigRequest)(nil),         // 3: windlass.config.v1.CreateMachineConfigRequest
+	(*UpdateMachineConfigRequest)(nil),         // 4: windlass.config.v1.UpdateMachineConfigRequest
+	(*PatchMachineConfigRequest)(nil),          // 5: windlass.config.v1.PatchMachineConfigRequest
+	(*ApplyMachineConfigRequest)(nil),          // 6: windlass.config.v1.ApplyMachineConfigRequest
+	(*UpdateMachineConfigStatusRequest)(nil),   // 7: windlass.config.v1.UpdateMachineConfigStatusRequest
+	(*DeleteMachineConfigRequest)(nil),         // 8: windlass.config.v1.DeleteMachineConfigRequest
+	(*WatchMachineConfigsRequest)(nil),         // 9: windlass.config.v1.WatchMachineConfigsRequest
+	(*WatchMachineConfigsResponse)(nil),        // 10: windlass.config.v1.WatchMachineConfigsResponse
+	(*RenderMachineConfigRequest)(nil),         // 11: windlass.config.v1.RenderMachineConfigRequest
+	(*RenderMachineConfigResponse)(nil),        // 12: windlass.config.v1.RenderMachineConfigResponse
+	(*WatchMachineConfigsResponse_Event)(nil),  // 13: windlass.config.v1.WatchMachineConfigsResponse.Event
+	(*RenderMachineConfigResponse_Change)(nil), // 14: windlass.config.v1.RenderMachineConfigResponse.Change
+	(*fieldmaskpb.FieldMask)(nil),              // 15: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                        // 16: windlass.meta.v1.ListMeta
+	(*MachineConfig)(nil),                      // 17: windlass.config.v1.MachineConfig
+	(*httpbody.HttpBody)(nil),                  // 18: google.api.HttpBody
+	(*v1.Preconditions)(nil),                   // 19: windlass.meta.v1.Preconditions
+	(*MachineConfigPool)(nil),                  // 20: windlass.config.v1.MachineConfigPool
+	(*NodeDisruptionPolicy)(nil),               // 21: windlass.config.v1.NodeDisruptionPolicy
+	(*ServiceAction)(nil),                      // 22: windlass.config.v1.ServiceAction
 }
 var file_windlass_config_v1_machine_config_service_proto_depIdxs = []int32{
-	14, // 0: windlass.config.v1.ListMachineConfigsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	15, // 1: windlass.config.v1.MachineConfigList.metadata:type_name -> windlass.meta.v1.ListMeta
-	16, // 2: windlass.config.v1.MachineConfigList.items:type_name -> windlass.config.v1.MachineConfig
-	16, // 3: windlass.config.v1.CreateMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
-	16, // 4: windlass.config.v1.UpdateMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
-	17, // 5: windlass.config.v1.PatchMachineConfigRequest.patch:type_name -> google.api.HttpBody
-	16, // 6: windlass.config.v1.ApplyMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
-	16, // 7: windlass.config.v1.UpdateMachineConfigStatusRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
-	18, // 8: windlass.config.v1.DeleteMachineConfigRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	15, // 0: windlass.config.v1.ListMachineConfigsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	16, // 1: windlass.config.v1.MachineConfigList.metadata:type_name -> windlass.meta.v1.ListMeta
+	17, // 2: windlass.config.v1.MachineConfigList.items:type_name -> windlass.config.v1.MachineConfig
+	17, // 3: windlass.config.v1.CreateMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
+	17, // 4: windlass.config.v1.UpdateMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
+	18, // 5: windlass.config.v1.PatchMachineConfigRequest.patch:type_name -> google.api.HttpBody
+	17, // 6: windlass.config.v1.ApplyMachineConfigRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
+	17, // 7: windlass.config.v1.UpdateMachineConfigStatusRequest.machine_config:type_name -> windlass.config.v1.MachineConfig
+	19, // 8: windlass.config.v1.DeleteMachineConfigRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
 	13, // 9: windlass.config.v1.WatchMachineConfigsResponse.events:type_name -> windlass.config.v1.WatchMachineConfigsResponse.Event
-	19, // 10: windlass.config.v1.RenderMachineConfigRequest.pool:type_name -> windlass.config.v1.MachineConfigPool
+	20, // 10: windlass.config.v1.RenderMachineConfigRequest.pool:type_name -> windlass.config.v1.MachineConfigPool
 	2,  // 11: windlass.config.v1.RenderMachineConfigRequest.machine_configs:type_name -> windlass.config.v1.MachineConfigList
-	16, // 12: windlass.config.v1.RenderMachineConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
-	16, // 13: windlass.config.v1.WatchMachineConfigsResponse.Event.object:type_name -> windlass.config.v1.MachineConfig
-	0,  // 14: windlass.config.v1.MachineConfigService.GetMachineConfig:input_type -> windlass.config.v1.GetMachineConfigRequest
-	1,  // 15: windlass.config.v1.MachineConfigService.ListMachineConfigs:input_type -> windlass.config.v1.ListMachineConfigsRequest
-	3,  // 16: windlass.config.v1.MachineConfigService.CreateMachineConfig:input_type -> windlass.config.v1.CreateMachineConfigRequest
-	4,  // 17: windlass.config.v1.MachineConfigService.UpdateMachineConfig:input_type -> windlass.config.v1.UpdateMachineConfigRequest
-	5,  // 18: windlass.config.v1.MachineConfigService.PatchMachineConfig:input_type -> windlass.config.v1.PatchMachineConfigRequest
-	6,  // 19: windlass.config.v1.MachineConfigService.ApplyMachineConfig:input_type -> windlass.config.v1.ApplyMachineConfigRequest
-	7,  // 20: windlass.config.v1.MachineConfigService.UpdateMachineConfigStatus:input_type -> windlass.config.v1.UpdateMachineConfigStatusRequest
-	8,  // 21: windlass.config.v1.MachineConfigService.DeleteMachineConfig:input_type -> windlass.config.v1.DeleteMachineConfigRequest
-	9,  // 22: windlass.config.v1.MachineConfigService.WatchMachineConfigs:input_type -> windlass.config.v1.WatchMachineConfigsRequest
-	11, // 23: windlass.config.v1.MachineConfigService.RenderMachineConfig:input_type -> windlass.config.v1.RenderMachineConfigRequest
-	16, // 24: windlass.config.v1.MachineConfigService.GetMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	2,  // 25: windlass.config.v1.MachineConfigService.ListMachineConfigs:output_type -> windlass.config.v1.MachineConfigList
-	16, // 26: windlass.config.v1.MachineConfigService.CreateMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	16, // 27: windlass.config.v1.MachineConfigService.UpdateMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	16, // 28: windlass.config.v1.MachineConfigService.PatchMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	16, // 29: windlass.config.v1.MachineConfigService.ApplyMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	16, // 30: windlass.config.v1.MachineConfigService.UpdateMachineConfigStatus:output_type -> windlass.config.v1.MachineConfig
-	16, // 31: windlass.config.v1.MachineConfigService.DeleteMachineConfig:output_type -> windlass.config.v1.MachineConfig
-	10, // 32: windlass.config.v1.MachineConfigService.WatchMachineConfigs:output_type -> windlass.config.v1.WatchMachineConfigsResponse
-	12, // 33: windlass.config.v1.MachineConfigService.RenderMachineConfig:output_type -> windlass.config.v1.RenderMachineConfigResponse
-	24, // [24:34] is the sub-list for method output_type
-	14, // [14:24] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	17, // 12: windlass.config.v1.RenderMachineConfigRequest.before:type_name -> windlass.config.v1.MachineConfig
+	21, // 13: windlass.config.v1.RenderMachineConfigRequest.node_disruption_policy:type_name -> windlass.config.v1.NodeDisruptionPolicy
+	17, // 14: windlass.config.v1.RenderMachineConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
+	14, // 15: windlass.config.v1.RenderMachineConfigResponse.changes:type_name -> windlass.config.v1.RenderMachineConfigResponse.Change
+	22, // 16: windlass.config.v1.RenderMachineConfigResponse.services:type_name -> windlass.config.v1.ServiceAction
+	17, // 17: windlass.config.v1.WatchMachineConfigsResponse.Event.object:type_name -> windlass.config.v1.MachineConfig
+	22, // 18: windlass.config.v1.RenderMachineConfigResponse.Change.services:type_name -> windlass.config.v1.ServiceAction
+	0,  // 19: windlass.config.v1.MachineConfigService.GetMachineConfig:input_type -> windlass.config.v1.GetMachineConfigRequest
+	1,  // 20: windlass.config.v1.MachineConfigService.ListMachineConfigs:input_type -> windlass.config.v1.ListMachineConfigsRequest
+	3,  // 21: windlass.config.v1.MachineConfigService.CreateMachineConfig:input_type -> windlass.config.v1.CreateMachineConfigRequest
+	4,  // 22: windlass.config.v1.MachineConfigService.UpdateMachineConfig:input_type -> windlass.config.v1.UpdateMachineConfigRequest
+	5,  // 23: windlass.config.v1.MachineConfigService.PatchMachineConfig:input_type -> windlass.config.v1.PatchMachineConfigRequest
+	6,  // 24: windlass.config.v1.MachineConfigService.ApplyMachineConfig:input_type -> windlass.config.v1.ApplyMachineConfigRequest
+	7,  // 25: windlass.config.v1.MachineConfigService.UpdateMachineConfigStatus:input_type -> windlass.config.v1.UpdateMachineConfigStatusRequest
+	8,  // 26: windlass.config.v1.MachineConfigService.DeleteMachineConfig:input_type -> windlass.config.v1.DeleteMachineConfigRequest
+	9,  // 27: windlass.config.v1.MachineConfigService.WatchMachineConfigs:input_type -> windlass.config.v1.WatchMachineConfigsRequest
+	11, // 28: windlass.config.v1.MachineConfigService.RenderMachineConfig:input_type -> windlass.config.v1.RenderMachineConfigRequest
+	17, // 29: windlass.config.v1.MachineConfigService.GetMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	2,  // 30: windlass.config.v1.MachineConfigService.ListMachineConfigs:output_type -> windlass.config.v1.MachineConfigList
+	17, // 31: windlass.config.v1.MachineConfigService.CreateMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	17, // 32: windlass.config.v1.MachineConfigService.UpdateMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	17, // 33: windlass.config.v1.MachineConfigService.PatchMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	17, // 34: windlass.config.v1.MachineConfigService.ApplyMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	17, // 35: windlass.config.v1.MachineConfigService.UpdateMachineConfigStatus:output_type -> windlass.config.v1.MachineConfig
+	17, // 36: windlass.config.v1.MachineConfigService.DeleteMachineConfig:output_type -> windlass.config.v1.MachineConfig
+	10, // 37: windlass.config.v1.MachineConfigService.WatchMachineConfigs:output_type -> windlass.config.v1.WatchMachineConfigsResponse
+	12, // 38: windlass.config.v1.MachineConfigService.RenderMachineConfig:output_type -> windlass.config.v1.RenderMachineConfigResponse
+	29, // [29:39] is the sub-list for method output_type
+	19, // [19:29] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_service_proto_init() }
@@ -1147,15 +1283,17 @@ func file_windlass_config_v1_machine_config_service_proto_init() {
 	if File_windlass_config_v1_machine_config_service_proto != nil {
 		return
 	}
+	file_windlass_config_v1_config_agent_service_proto_init()
 	file_windlass_config_v1_machine_config_proto_init()
 	file_windlass_config_v1_machine_config_pool_proto_init()
+	file_windlass_config_v1_machine_configuration_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_service_proto_rawDesc), len(file_windlass_config_v1_machine_config_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

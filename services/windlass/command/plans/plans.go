@@ -47,11 +47,12 @@ a file, which do not have to exist.`,
   windlass plan autoscaler
   windlass plan zones
   windlass plan taints worker-a
+  windlass plan machineconfig worker -f config.yaml
   windlass plan evictions -f cluster.yaml --events events.yaml --span 10m`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
 		newQuorum(e), newMaintenance(e), newInstances(e), newAutoscaler(e), newDrain(e), newNode(e),
-		newEvictions(e), newZones(e), newTaints(e), newPool(e), newClusterVersion(e), newRelease(e))
+		newEvictions(e), newZones(e), newTaints(e), newConfig(e), newPool(e), newClusterVersion(e), newRelease(e))
 	cmd.AddCommand(newWorkloads(e)...)
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -31,6 +32,25 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 				}})
 			},
 			"  1. delete machine/a (priority 100)\n     because it is annotated\n  2. delete machine/b (priority 50.2)\n     because any may go\n",
+		},
+		{
+			"a configuration that spares a restart", func(p *planText) {
+				p.config("worker", &configv1.RenderMachineConfigResponse{
+					MachineConfig: &configv1.MachineConfig{Metadata: &metav1.ObjectMeta{Name: "rendered-worker-1"}},
+					Sources:       []string{"a", "b"}, Action: "Restart", ActionReason: "file changed",
+					Changes: []*configv1.RenderMachineConfigResponse_Change{{
+						Item: "file", How: "changed", Action: "Restart",
+						Services: []*configv1.ServiceAction{{Name: "x.service", Reload: true}, {Name: "y.service"}},
+					}},
+				})
+			},
+			"Pool:    worker\nConfig:  rendered-worker-1\nSources: a, b\nAction:  Restart (file changed)\n\n" +
+				"CHANGE   HOW       ACTION    SERVICES                              REASON\n" +
+				"file     changed   Restart   reload x.service, restart y.service   <none>\n",
+		},
+		{
+			"a configuration that is there", func(p *planText) { p.config("worker", &configv1.RenderMachineConfigResponse{}) },
+			"Pool:    worker\nConfig:  \nSources: <none>\n\nNothing changes: the pool has this configuration.\n",
 		},
 		{
 			"a set that grows and adopts", func(p *planText) {

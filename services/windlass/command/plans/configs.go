@@ -1,0 +1,118 @@
+package plans
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/command/target"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+func newConfig(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "machineconfig POOL [-f FILE]",
+		"Show what the configurations of a pool make together, and what that requires of its nodes", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			if len(args) == 0 {
+				return errors.New("specify a pool")
+			}
+			req := &configv1.RenderMachineConfigRequest{PoolName: args[0]}
+			if len(f.Names) > 0 {
+				g, err := readGiven(e, f, "MachineConfig", "MachineConfiguration")
+				if err != nil {
+					return err
+				}
+				if err := g.configs(ctx, c, req); err != nil {
+					return err
+				}
+			}
+			resp, err := configv1.NewMachineConfigServiceClient(c.Conn()).RenderMachineConfig(ctx, req)
+			if err != nil {
+				return err
+			}
+			return answer(e, f, resp, func(p *planText) { p.config(args[0], resp) })
+		})
+	cmd.Long = cmd.Short + `.
+
+A file contains MachineConfigs, which are added to those of the cluster or replace those of the same
+name, or the MachineConfiguration "cluster" with the node disruption policies to plan by.`
+	cmd.ValidArgsFunction = target.CompleteNames(e, "machineconfigpool")
+	cmd.Aliases = []string{"mc", "machineconfigs"}
+	return cmd
+}
+
+// configs sets what a request renders as if the objects were applied.
+func (g given) configs(ctx context.Context, c *client.Client, req *configv1.RenderMachineConfigRequest) error {
+	if settings := first[*configv1.MachineConfiguration](g); settings != nil {
+		req.NodeDisruptionPolicy = settings.GetSpec().GetNodeDisruptionPolicy()
+		if req.NodeDisruptionPolicy == nil {
+			req.NodeDisruptionPolicy = &configv1.NodeDisruptionPolicy{}
+		}
+	}
+	configs := all[*configv1.MachineConfig](g)
+	if len(configs) == 0 {
+		return nil
+	}
+	live := &configv1.ListMachineConfigsRequest{}
+	for {
+		page, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(ctx, live)
+		if err != nil {
+			return err
+		}
+		for _, is := range page.GetItems() {
+			if !slices.ContainsFunc(configs, func(c *configv1.MachineConfig) bool {
+				return c.GetMetadata().GetName() == is.GetMetadata().GetName()
+			}) {
+				configs = append(configs, is)
+			}
+		}
+		if live.Continue = page.GetMetadata().GetContinue(); live.GetContinue() == "" {
+			break
+		}
+	}
+	req.MachineConfigs = &configv1.MachineConfigList{Items: configs}
+	return nil
+}
+
+func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) {
+	p.printf("Pool:    %s\nConfig:  %s\nSources: %s\n", pool, r.GetMachineConfig().GetMetadata().GetName(),
+		table.OrNone(strings.Join(r.GetSources(), ", ")))
+	if len(r.GetChanges()) == 0 {
+		p.printf("\nNothing changes: the pool has this configuration.\n")
+		return
+	}
+	p.printf("Action:  %s", r.GetAction())
+	if r.GetActionReason() != "" {
+		p.printf(" (%s)", r.GetActionReason())
+	}
+	p.printf("\n\n")
+	rows := [][]string{{"CHANGE", "HOW", "ACTION", "SERVICES", "REASON"}}
+	for _, c := range r.GetChanges() {
+		rows = append(rows, []string{
+			c.GetItem(), c.GetHow(), c.GetAction(), table.OrNone(serviceActions(c.GetServices())), table.OrNone(c.GetReason()),
+		})
+	}
+	if p.err == nil {
+		p.err = table.New(p.out).Print(rows...)
+	}
+}
+
+// serviceActions returns what is done to services in one line.
+func serviceActions(of []*configv1.ServiceAction) string {
+	var out []string
+	for _, s := range of {
+		verb := "restart "
+		if s.GetReload() {
+			verb = "reload "
+		}
+		out = append(out, verb+s.GetName())
+	}
+	return strings.Join(out, ", ")
+}
