@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -165,7 +166,7 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 	if p, ok := c.Tables.Pools.Lookup("", plan.MasterPool); ok {
 		s.Version = p.GetMetadata().GetAnnotations()[clusteroperator.ReleaseAnnotation]
 	}
-	var degraded, updating, paused []string
+	var degraded, updating, paused, pinned []string
 	for p := range c.Tables.Pools.Objects() {
 		name := p.GetMetadata().GetName()
 		conditions := p.GetStatus().GetConditions()
@@ -175,6 +176,9 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 		if p.GetSpec().GetPaused() {
 			paused = append(paused, fmt.Sprintf("pool %s is paused: its nodes get no configuration until "+
 				"spec.paused is false", name))
+		}
+		if p.GetSpec().GetPin() != nil {
+			pinned = append(pinned, plan.PinText(p))
 		}
 		if object.IsTrue(conditions, plan.ConditionUpdating) {
 			updating = append(updating, fmt.Sprintf("pool %s is updating to %s: %s", name,
@@ -190,11 +194,13 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 	case s.Progressing:
 		s.Reason = "PoolUpdating"
 	}
-	switch objections := strings.Join(append(degraded, paused...), "; "); {
+	switch objections := strings.Join(slices.Concat(degraded, paused, pinned), "; "); {
 	case len(degraded) > 0:
 		s.Objection = clusteroperator.Objection{Reason: "PoolDegraded", Message: objections}
 	case len(paused) > 0:
 		s.Objection = clusteroperator.Objection{Reason: "PoolPaused", Message: objections}
+	case len(pinned) > 0:
+		s.Objection = clusteroperator.Objection{Reason: "PoolPinned", Message: objections}
 	}
 	return s
 }

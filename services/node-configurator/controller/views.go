@@ -56,7 +56,7 @@ func (o *Views) render(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) (
 	if ok && m.inputs == inputs {
 		return m.out, m.failure
 	}
-	out, failure := rendered(plan.Render(pool, configs, present))
+	out, failure := rendered(plan.TargetOf(pool, configs, present))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.rendered[name] = memo{inputs, out, failure}
@@ -73,7 +73,8 @@ func rendered(out plan.Rendered, err error) (plan.Rendered, string) {
 // inputsOf names everything that goes into a rendering.
 func inputsOf(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) string {
 	var b strings.Builder
-	fmt.Fprint(&b, pool.GetMetadata().GetName(), pool.GetSpec().GetMachineConfigSelector().String())
+	fmt.Fprint(&b, pool.GetMetadata().GetName(), pool.GetSpec().GetMachineConfigSelector().String(),
+		pool.GetSpec().GetPin().GetConfiguration())
 	for _, c := range configs {
 		if m := c.GetMetadata(); !plan.IsRendered(m.GetName()) {
 			fmt.Fprint(&b, "\x00", m.GetName(), "@", m.GetResourceVersion())
@@ -113,7 +114,7 @@ func (o *Views) Gone(pool string) plan.View {
 func (o *Views) Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
 	v := o.members(pool, nodes)
 	if pool.GetSpec().GetConfiguration().GetName() == "" {
-		v.Rendered, v.Failure = rendered(plan.Render(pool, o.tables.Configs.All(), o.present(pool, v.Members.Nodes)))
+		v.Rendered, v.Failure = rendered(plan.TargetOf(pool, o.tables.Configs.All(), o.present(pool, v.Members.Nodes)))
 	}
 	return v
 }

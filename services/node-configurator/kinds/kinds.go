@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"strings"
+	"time"
 
 	"buf.build/go/protovalidate"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
@@ -44,7 +45,7 @@ func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *s
 		Validate: plan.Faults, ValidateUpdate: unchanged, Admit: t.admitConfig, Whole: true, Log: log,
 	})
 	t.Pools = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfigPool]{
-		Validate: poolFaults, Admit: admitPool, Log: log,
+		Validate: poolFaults, Admit: t.admitPool, Log: log,
 	})
 	t.Settings = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfiguration]{
 		Validate: settingsFaults, Admit: admitSettings, Log: log,
@@ -60,8 +61,11 @@ func (t *Tables) uses(f func(config, kind, name string)) {
 		}
 	}
 	for p := range t.Pools.Objects() {
-		both(p.GetSpec().GetConfiguration().GetName(), p.GetStatus().GetConfiguration().GetName(), "pool",
-			p.GetMetadata().GetName())
+		name, target := p.GetMetadata().GetName(), p.GetSpec().GetConfiguration().GetName()
+		both(target, p.GetStatus().GetConfiguration().GetName(), "pool", name)
+		if pin := p.GetSpec().GetPin().GetConfiguration(); pin != "" && pin != target {
+			f(pin, "pool", name)
+		}
 	}
 	for n := range t.nodes.Objects() {
 		marks := n.GetMetadata().GetAnnotations()
@@ -88,7 +92,7 @@ func (t *Tables) Unused(pool string) []*configv1.MachineConfig {
 	t.uses(func(config, _, _ string) { used[config] = true })
 	for cfg := range t.Configs.Objects() {
 		name := cfg.GetMetadata().GetName()
-		if plan.IsRendered(name) && object.ControllerOf(cfg).GetName() == pool && !used[name] {
+		if plan.OfPool(cfg, pool) && !used[name] {
 			out = append(out, cfg)
 		}
 	}
@@ -131,8 +135,8 @@ func unchanged(old, c *configv1.MachineConfig) []object.Fault {
 	return nil
 }
 
-// admitPool leaves what only this service writes as it was.
-func admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
+// admitPool leaves what only this service writes as it was, and has a pin say whose it is.
+func (t *Tables) admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
 	if w.Own || w.Deletes() {
 		return nil
 	}
@@ -142,6 +146,13 @@ func admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
 	}
 	if p.GetSpec() != nil {
 		p.Spec.Configuration = old.GetSpec().GetConfiguration()
+		p.Spec.Pin = plan.Pinning(old.GetSpec().GetPin(), p.GetSpec().GetPin(), w.By.User, time.Now())
+	}
+	if pin := p.GetSpec().GetPin().GetConfiguration(); pin != "" && pin != old.GetSpec().GetPin().GetConfiguration() {
+		cfg, _ := t.Configs.Lookup("", pin)
+		if why := plan.PinFault(p, cfg); why != "" {
+			return rpcerr.Invalid(object.Fault{Path: "spec.pin.configuration", Description: why})
+		}
 	}
 	was, is := old.GetMetadata().GetAnnotations(), p.GetMetadata().GetAnnotations()
 	if was[clusteroperator.ReleaseAnnotation] != is[clusteroperator.ReleaseAnnotation] &&

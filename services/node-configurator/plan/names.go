@@ -6,7 +6,9 @@ package plan
 import (
 	"strings"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 const prefix = "machineconfiguration.openshift.io/"
@@ -56,6 +58,11 @@ const DrainPrefix = "machine-config-"
 
 // DrainName returns the name of a node's drain.
 func DrainName(node string) string { return DrainPrefix + node }
+
+// OfPool reports whether a machine configuration was rendered for a pool.
+func OfPool(c *configv1.MachineConfig, pool string) bool {
+	return IsRendered(c.GetMetadata().GetName()) && object.ControllerOf(c).GetName() == pool
+}
 
 // IsRendered reports whether a machine configuration of that name is a rendered one.
 func IsRendered(name string) bool { return strings.HasPrefix(name, RenderedPrefix) }

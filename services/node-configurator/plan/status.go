@@ -93,6 +93,9 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
 	set(ConditionRenderDegraded, failure != "", word(failure != "", "RenderFailed"), failure)
 	set(ConditionDegraded, reason != "" || failure != "", "", strings.Join(append(nodes, list(failure)...), ", "))
+	if pin := v.Pool.GetSpec().GetPin(); pin != nil {
+		set(ConditionPinned, true, "Pinned", PinText(v.Pool))
+	}
 	return st
 }
 

@@ -143,6 +143,9 @@ func ControlPlane(pool *configv1.MachineConfigPool, rendered, failure string) Ro
 		if pool.GetSpec().GetPaused() {
 			s.Observed += ": it is paused"
 		}
+		if pin := pool.GetSpec().GetPin(); pin != nil {
+			s.Observed += ": it is held at " + pin.GetConfiguration() + " by " + pin.GetBy()
+		}
 	case st.GetObservedGeneration() < pool.GetMetadata().GetGeneration():
 		s.Observed = "the change has not been taken up yet"
 	case updated.GetStatus() == True && st.GetConfiguration().GetName() == target:

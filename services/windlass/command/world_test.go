@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -147,6 +148,10 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 		machinev1.UnimplementedControlPlaneMachineSetServiceServer{})
 	kind[*machinev1.Infrastructure](t, srv, &machinev1.InfrastructureService_ServiceDesc, nil)
 	w.nodes = kind[*nodev1.Node](t, srv, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{})
+	kind[*configv1.MachineConfig](t, srv, &configv1.MachineConfigService_ServiceDesc,
+		configv1.UnimplementedMachineConfigServiceServer{})
+	kind[*configv1.MachineConfigPool](t, srv, &configv1.MachineConfigPoolService_ServiceDesc,
+		configv1.UnimplementedMachineConfigPoolServiceServer{})
 	kind[*nodev1.Drain](t, srv, &nodev1.DrainService_ServiceDesc, nodev1.UnimplementedDrainServiceServer{})
 	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc,
 		hookv1.UnimplementedHookTaskServiceServer{})

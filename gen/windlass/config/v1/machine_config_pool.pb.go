@@ -14,6 +14,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -121,6 +122,8 @@ type MachineConfigPoolSpec struct {
 	MaxUnavailable *structpb.Value `protobuf:"bytes,4,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
 	// Output only. The desired configuration of the nodes, and its sources.
 	Configuration *MachineConfigPoolConfiguration `protobuf:"bytes,5,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Holds the nodes at a former configuration, whatever the machine configurations say; absent means that nothing does.
+	Pin           *MachineConfigPoolPin `protobuf:"bytes,6,opt,name=pin,proto3" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +193,87 @@ func (x *MachineConfigPoolSpec) GetConfiguration() *MachineConfigPoolConfigurati
 	return nil
 }
 
+func (x *MachineConfigPoolSpec) GetPin() *MachineConfigPoolPin {
+	if x != nil {
+		return x.Pin
+	}
+	return nil
+}
+
+// Holds the nodes of a pool at a former configuration. They get it as they get any other; a pool that is paused waits
+// with it, too.
+type MachineConfigPoolPin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a rendered configuration of the pool that is still stored.
+	Configuration string `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Output only. The user who pinned the pool.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Output only. When it was pinned.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolPin) Reset() {
+	*x = MachineConfigPoolPin{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolPin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolPin) ProtoMessage() {}
+
+func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolPin.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolPin) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MachineConfigPoolPin) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolPin) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolPin) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolPin) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // A rendered configuration.
 type MachineConfigPoolConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -203,7 +287,7 @@ type MachineConfigPoolConfiguration struct {
 
 func (x *MachineConfigPoolConfiguration) Reset() {
 	*x = MachineConfigPoolConfiguration{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +299,7 @@ func (x *MachineConfigPoolConfiguration) String() string {
 func (*MachineConfigPoolConfiguration) ProtoMessage() {}
 
 func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +312,7 @@ func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolConfiguration.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolConfiguration) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MachineConfigPoolConfiguration) GetName() string {
@@ -262,7 +346,7 @@ type MachineConfigPoolStatus struct {
 	UnavailableMachineCount *int32 `protobuf:"varint,6,opt,name=unavailable_machine_count,json=unavailableMachineCount,proto3,oneof" json:"unavailable_machine_count,omitempty"`
 	// Number of nodes whose configuration failed.
 	DegradedMachineCount *int32 `protobuf:"varint,7,opt,name=degraded_machine_count,json=degradedMachineCount,proto3,oneof" json:"degraded_machine_count,omitempty"`
-	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded.
+	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded; Pinned while the pool is.
 	Conditions    []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -270,7 +354,7 @@ type MachineConfigPoolStatus struct {
 
 func (x *MachineConfigPoolStatus) Reset() {
 	*x = MachineConfigPoolStatus{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +366,7 @@ func (x *MachineConfigPoolStatus) String() string {
 func (*MachineConfigPoolStatus) ProtoMessage() {}
 
 func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +379,7 @@ func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolStatus.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MachineConfigPoolStatus) GetObservedGeneration() int32 {
@@ -358,7 +442,7 @@ var File_windlass_config_v1_machine_config_pool_proto protoreflect.FileDescripto
 
 const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\n" +
-	",windlass/config/v1/machine_config_pool.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xea\x05\n" +
+	",windlass/config/v1/machine_config_pool.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xea\x05\n" +
 	"\x11MachineConfigPool\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -375,15 +459,22 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x11READYMACHINECOUNT\x12\x18status.readyMachineCountJ1\n" +
 	"\x13UPDATEDMACHINECOUNT\x12\x1astatus.updatedMachineCountJ3\n" +
 	"\x14DEGRADEDMACHINECOUNT\x12\x1bstatus.degradedMachineCountJ\x05\n" +
-	"\x03AGE\"\xcc\x04\n" +
+	"\x03AGE\"\x88\x05\n" +
 	"\x15MachineConfigPoolSpec\x12W\n" +
 	"\x17machine_config_selector\x18\x01 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\x15machineConfigSelector\x12D\n" +
 	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\x1b\n" +
 	"\x06paused\x18\x03 \x01(\bH\x00R\x06paused\x88\x01\x01\x12\x91\x02\n" +
 	"\x0fmax_unavailable\x18\x04 \x01(\v2\x16.google.protobuf.ValueB\xcf\x01\xbaH\xcb\x01\xba\x01\xc7\x01\n" +
 	"\x0eint_or_percent\x12@must be a whole number of 1 or more, or a percentage such as 25%\x1astype(this) == double ? this >= 1.0 && this == double(int(this)) : type(this) == string && this.matches('^[0-9]+%$')R\x0emaxUnavailable\x12X\n" +
-	"\rconfiguration\x18\x05 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfigurationB\t\n" +
-	"\a_paused\"o\n" +
+	"\rconfiguration\x18\x05 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfiguration\x12:\n" +
+	"\x03pin\x18\x06 \x01(\v2(.windlass.config.v1.MachineConfigPoolPinR\x03pinB\t\n" +
+	"\a_paused\"\xac\x01\n" +
+	"\x14MachineConfigPoolPin\x120\n" +
+	"\rconfiguration\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\rconfiguration\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"o\n" +
 	"\x1eMachineConfigPoolConfiguration\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\x06source\x18\x02 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x06source\"\x8f\x05\n" +
@@ -418,34 +509,38 @@ func file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_pool_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_config_v1_machine_config_pool_proto_goTypes = []any{
 	(*MachineConfigPool)(nil),              // 0: windlass.config.v1.MachineConfigPool
 	(*MachineConfigPoolSpec)(nil),          // 1: windlass.config.v1.MachineConfigPoolSpec
-	(*MachineConfigPoolConfiguration)(nil), // 2: windlass.config.v1.MachineConfigPoolConfiguration
-	(*MachineConfigPoolStatus)(nil),        // 3: windlass.config.v1.MachineConfigPoolStatus
-	(*v1.ObjectMeta)(nil),                  // 4: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),               // 5: windlass.meta.v1.LabelSelector
-	(*structpb.Value)(nil),                 // 6: google.protobuf.Value
-	(*v1.ObjectReference)(nil),             // 7: windlass.meta.v1.ObjectReference
-	(*v1.Condition)(nil),                   // 8: windlass.meta.v1.Condition
+	(*MachineConfigPoolPin)(nil),           // 2: windlass.config.v1.MachineConfigPoolPin
+	(*MachineConfigPoolConfiguration)(nil), // 3: windlass.config.v1.MachineConfigPoolConfiguration
+	(*MachineConfigPoolStatus)(nil),        // 4: windlass.config.v1.MachineConfigPoolStatus
+	(*v1.ObjectMeta)(nil),                  // 5: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),               // 6: windlass.meta.v1.LabelSelector
+	(*structpb.Value)(nil),                 // 7: google.protobuf.Value
+	(*timestamppb.Timestamp)(nil),          // 8: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),             // 9: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),                   // 10: windlass.meta.v1.Condition
 }
 var file_windlass_config_v1_machine_config_pool_proto_depIdxs = []int32{
-	4,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	5,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.config.v1.MachineConfigPool.spec:type_name -> windlass.config.v1.MachineConfigPoolSpec
-	3,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	5,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
-	5,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
-	6,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
-	2,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	7,  // 7: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
-	2,  // 8: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	8,  // 9: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	4,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	6,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
+	6,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	7,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
+	3,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	2,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
+	8,  // 8: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
+	9,  // 9: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
+	3,  // 10: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	10, // 11: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_proto_init() }
@@ -454,14 +549,14 @@ func file_windlass_config_v1_machine_config_pool_proto_init() {
 		return
 	}
 	file_windlass_config_v1_machine_config_pool_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_config_v1_machine_config_pool_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_config_v1_machine_config_pool_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

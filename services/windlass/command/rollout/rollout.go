@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
@@ -35,13 +36,15 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 // New returns the command rollout.
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rollout", Short: "Manage the rollout of deployments, stateful sets, daemon sets and control-plane machines",
+		Use:   "rollout",
+		Short: "Manage the rollout of deployments, stateful sets, daemon sets, control-plane machines and node configurations",
 	}
 	cmd.AddCommand(
 		newStatus(e), newHistory(e), newUndo(e),
-		newSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
-		newSet(e, "resume", "Resume the rollout of a paused deployment", "resumed",
-			map[string]any{"paused": nil}),
+		newSet(e, "pause", "Pause the rollout of a deployment or a machine config pool", "paused",
+			map[string]any{"paused": true}, map[string]any{"paused": true}),
+		newSet(e, "resume", "Resume the rollout of a paused deployment, or of a machine config pool that is paused or held",
+			"resumed", map[string]any{"paused": nil}, map[string]any{"paused": nil, "pin": nil}),
 		newRestart(e),
 	)
 	return cmd
@@ -70,7 +73,8 @@ func newStatus(e *session.Env) *cobra.Command {
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet, controlPlane)
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet, controlPlane,
+					pools)
 				if err != nil {
 					return err
 				}
@@ -94,12 +98,18 @@ func newStatus(e *session.Env) *cobra.Command {
 }
 
 func awaitStatus(ctx context.Context, e *session.Env, c *client.Client, t target.Item, watch bool) error {
-	said := ""
+	said, want := "", ""
+	if pool, ok := t.Object.(*configv1.MachineConfigPool); ok && pool.GetSpec().GetPin() == nil {
+		var err error
+		if want, err = rendered(ctx, c, t.Name()); err != nil {
+			return err
+		}
+	}
 	tell := func(o object.Object) (bool, error) {
 		if o == nil {
 			return false, fmt.Errorf("%s was deleted", t)
 		}
-		text, done, err := statusText(o)
+		text, done, err := statusText(o, want)
 		if err == nil && text != said {
 			said = text
 			fmt.Fprintln(e.Out, text)
@@ -116,8 +126,9 @@ func awaitStatus(ctx context.Context, e *session.Env, c *client.Client, t target
 	})
 }
 
-// statusText returns the state of a rollout in kubectl's words, and whether it is complete.
-func statusText(o object.Object) (text string, done bool, err error) {
+// statusText returns the state of a rollout in kubectl's words, and whether it is complete. config is the configuration
+// of a pool that is not held.
+func statusText(o object.Object, config string) (text string, done bool, err error) {
 	name := o.GetMetadata().GetName()
 	switch o := o.(type) {
 	case *schedulingv1.Deployment:
@@ -163,6 +174,8 @@ func statusText(o object.Object) (text string, done bool, err error) {
 		return fmt.Sprintf("daemon set %q successfully rolled out", name), true, nil
 	case *machinev1.ControlPlaneMachineSet:
 		return controlPlaneText(o)
+	case *configv1.MachineConfigPool:
+		return poolText(o, config)
 	}
 	return "", false, fmt.Errorf("%s has no rollout", name)
 }
@@ -221,16 +234,20 @@ func newHistory(e *session.Env) *cobra.Command {
 	var revision int32
 	cmd := &cobra.Command{
 		Use:               "history (TYPE NAME | TYPE/NAME)",
-		Short:             "Show the revisions of a deployment, stateful set or daemon set",
+		Short:             "Show the revisions of a deployment, stateful set or daemon set, or the configurations of a pool",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet)
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet, pools)
 				if err != nil {
 					return err
 				}
 				var failed failure.List
 				for _, t := range list {
+					if pool, ok := t.Object.(*configv1.MachineConfigPool); ok {
+						failed.Add(showFormer(cmd.Context(), e, c, pool))
+						continue
+					}
 					failed.Add(showHistory(cmd.Context(), e, c, t, revision))
 				}
 				return failed.Err()
@@ -314,19 +331,35 @@ func rollBack(ctx context.Context, c *client.Client, t target.Item, to int32) (e
 
 func newUndo(e *session.Env) *cobra.Command {
 	var to int32
+	var config, reason string
 	cmd := &cobra.Command{
-		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
-		Short:             "Roll a deployment, stateful set or daemon set back to an earlier revision",
+		Use:   "undo (TYPE NAME | TYPE/NAME) [--to-revision N | --to-config CONFIG]",
+		Short: "Roll a deployment, stateful set or daemon set back to an earlier revision, or a pool to its last good configuration",
+		Long: `Roll a deployment, stateful set or daemon set back to an earlier revision.
+
+The nodes of a machine config pool go back to the last configuration that all of them had, or to the one before if they
+have it, and are held there: later changes of machine configs have no effect on them until rollout resume.`,
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to < 0 {
 				return errors.New("--to-revision must be 0 or more")
 			}
 			return e.WithClient(func(c *client.Client) error {
-				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet)
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", statefulSet, daemonSet, pools)
 				var failed failure.List
 				failed.Add(err)
 				for _, t := range list {
+					switch ofPool := t.Kind.GetKind() == pools; {
+					case ofPool && to > 0:
+						failed.Add(fmt.Errorf("%s: its configurations have names: specify --to-config", t))
+						continue
+					case ofPool:
+						failed.Add(hold(cmd.Context(), e, c, t, config, reason))
+						continue
+					case config != "" || reason != "":
+						failed.Add(fmt.Errorf("%s: --to-config and --reason are for pools", t))
+						continue
+					}
 					err := rollBack(cmd.Context(), c, t, to)
 					if err == nil {
 						_, err = fmt.Fprintln(e.Out, t, "rolled back")
@@ -338,17 +371,25 @@ func newUndo(e *session.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to roll back to; 0 means the previous revision")
+	cmd.Flags().StringVar(&config, "to-config", "", "rendered configuration that a pool goes back to")
+	cmd.Flags().StringVar(&reason, "reason", "", "why a pool is held, for others")
 	return cmd
 }
 
-func newSet(e *session.Env, verb, short, done string, spec map[string]any) *cobra.Command {
+// newSet makes a command that changes the spec of a deployment or of a pool.
+func newSet(e *session.Env, verb, short, done string, spec, poolSpec map[string]any) *cobra.Command {
 	return &cobra.Command{
 		Use:               verb + " (TYPE NAME... | TYPE/NAME...)",
 		Short:             short,
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return patchRenewed(cmd.Context(), e, args, done,
-				func(string) map[string]any { return map[string]any{"spec": spec} }, "Deployment")
+				func(kind string) map[string]any {
+					if kind == pools {
+						return map[string]any{"spec": poolSpec}
+					}
+					return map[string]any{"spec": spec}
+				}, "Deployment", pools)
 		},
 	}
 }

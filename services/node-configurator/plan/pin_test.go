@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestAPinIsSignedAndDated(t *testing.T) {
+	forged := &configv1.MachineConfigPoolPin{Configuration: "rendered-worker-1", Reason: "slow", By: "another"}
+	first := Pinning(nil, forged, "admin", epoch())
+	if first.GetBy() != "admin" || !first.GetSince().AsTime().Equal(epoch().Truncate(time.Second)) {
+		t.Errorf("set: %v", first)
+	}
+	if again := Pinning(first, forged, "guest", epoch().Add(time.Hour)); !proto.Equal(again, first) {
+		t.Errorf("unchanged: %v, want %v", again, first)
+	}
+	other := proto.CloneOf(forged)
+	other.Configuration = "rendered-worker-2"
+	if next := Pinning(first, other, "guest", epoch().Add(time.Hour)); next.GetBy() != "guest" {
+		t.Errorf("changed: %v", next)
+	}
+	if Pinning(first, nil, "guest", epoch()) != nil {
+		t.Error("it stays")
+	}
+}
+
+func TestAPoolThatIsHeldDoesNotFollowItsConfigurations(t *testing.T) {
+	pool := poolOf("worker", "worker")
+	old := must(Render(pool, []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "1")))}, nil))
+	old.Config.Metadata.OwnerReferences = []*metav1.OwnerReference{object.OwnedBy(pool)}
+	now := []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "2"))), old.Config}
+	name := old.Config.GetMetadata().GetName()
+	pool.Spec.Pin = Pinning(nil, &configv1.MachineConfigPoolPin{Configuration: name, Reason: "2 is slow"}, "admin",
+		epoch())
+	pool.Status = &configv1.MachineConfigPoolStatus{Configuration: &configv1.MachineConfigPoolConfiguration{
+		Name: name, Source: []*metav1.ObjectReference{{Kind: "MachineConfig", Name: "50-a"}},
+	}}
+	r, err := TargetOf(pool, now, nil)
+	if err != nil || r.Config.GetMetadata().GetName() != name || !slices.Equal(r.Sources, []string{"50-a"}) {
+		t.Fatalf("TargetOf = %v, %v", r, err)
+	}
+	v := View{Now: epoch(), Pool: pool, Rendered: r, Stored: true}
+	p, _ := Pool(v)
+	if p.Aimed().GetSpec().GetConfiguration().GetName() != name {
+		t.Fatalf("it is not aimed: %+v", p)
+	}
+	_, _, st := Foresee(v)
+	want := "pool worker is held at " + name + " by admin since "
+	if c := object.FindCondition(st.GetConditions(), ConditionPinned); c.GetStatus() != "True" ||
+		!strings.HasPrefix(c.GetMessage(), want) || !strings.Contains(c.GetMessage(), ": 2 is slow; changes of") {
+		t.Errorf("condition %v", c)
+	}
+	if _, err := TargetOf(pool, now[:1], nil); err == nil || !strings.Contains(err.Error(), "not stored any more") {
+		t.Errorf("the configuration is gone: %v", err)
+	}
+	pool.Spec.Pin = nil
+	if r, err := TargetOf(pool, now, nil); err != nil || r.Config.GetMetadata().GetName() == name {
+		t.Errorf("released: %v, %v", r, err)
+	}
+}
+
+func TestWhatAPoolCannotBeHeldAt(t *testing.T) {
+	pool, other := poolOf("worker", "worker"), poolOf("infra", "infra")
+	pool.Spec.Pin = &configv1.MachineConfigPoolPin{Configuration: "x"}
+	foreign := mc("rendered-infra-1", "", nil)
+	foreign.Metadata.OwnerReferences = []*metav1.OwnerReference{object.OwnedBy(other)}
+	for name, cfg := range map[string]*configv1.MachineConfig{
+		"nothing": nil, "one that users wrote": mc("50-a", "worker", nil), "of another pool": foreign,
+	} {
+		if PinFault(pool, cfg) == "" {
+			t.Errorf("%s: it is accepted", name)
+		}
+	}
+}
