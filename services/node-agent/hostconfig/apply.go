@@ -224,21 +224,10 @@ func (h *Host) recall() (state, error) {
 	if err := h.undo(*j); err != nil {
 		return st, err
 	}
-	if len(j.Services) > 0 {
-		h.left = j // until resume has had them see it
-		return st, nil
+	if len(j.Services)+len(j.Repair) > 0 {
+		return st, nil // resume has the services see that
 	}
 	return st, remove(h.cfg.Dir, journalFile) // the units follow in resume
-}
-
-// caughtUp has the services of a change that recall took back see that.
-func (h *Host) caughtUp(ctx context.Context) error {
-	is := h.wanted.units
-	if err := h.units.renew(ctx, h.left.Services, is, is, h.root()); err != nil {
-		return err
-	}
-	h.left = nil
-	return remove(h.cfg.Dir, journalFile)
 }
 
 // pending returns the journal of a change that was not finished, nil if there is none. One that led to the present
@@ -278,6 +267,9 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 	}
 	h.cfg.Log.InfoContext(ctx, "half-made change is taken back", "config", j.Config)
 	if err := h.undo(*j); err != nil {
+		return nil, is, err
+	}
+	if err := h.putBack(*j, is); err != nil {
 		return nil, is, err
 	}
 	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {

@@ -93,7 +93,7 @@ func (h *Host) session(ctx context.Context) error {
 				return
 			}
 			select {
-			case h.orders <- order{m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices()}:
+			case h.orders <- order{m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices(), m.GetRepairs()}:
 			case <-ctx.Done():
 				ended <- ctx.Err()
 				return

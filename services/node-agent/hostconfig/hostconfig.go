@@ -65,6 +65,7 @@ type order struct {
 	reboot bool
 
 	services []*configv1.ServiceAction // unless it reboots
+	repairs  []*configv1.PathRepair    // of a machine that has the configuration
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -80,7 +81,6 @@ type Host struct {
 
 	// What follows belongs to the goroutine of Run.
 	st      state
-	left    *journal         // of services that may run with what was taken back; nil if there are none
 	wanted  wanted           // of st, without contents
 	seen    map[string]stamp // of wanted's files
 	trouble string           // why st is not in force, such as a unit that cannot be started
@@ -202,9 +202,6 @@ func (h *Host) resume(ctx context.Context) error {
 	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
 	l, err := h.units.resume(ctx, h.wanted.units, h.root(), once)
-	if err == nil && h.left != nil {
-		err = h.caughtUp(ctx)
-	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -220,7 +217,7 @@ func (h *Host) resume(ctx context.Context) error {
 		h.cfg.Log.WarnContext(ctx, "configuration is not in force yet", "config", h.st.Name, "error", l.why)
 	}
 	if h.st.Name != "" {
-		h.compare()
+		h.check(ctx)
 	}
 	return nil
 }
@@ -331,7 +328,7 @@ func (h *Host) next(ctx context.Context) {
 func (h *Host) check(ctx context.Context) {
 	switch j, err := h.pending(h.st); {
 	case err == nil && j == nil:
-		h.compare()
+		h.compare(ctx)
 	case h.again == nil:
 		var o order
 		if h.order != nil {
@@ -369,7 +366,7 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		return false
 	}
 	if a.heals {
-		h.failed, h.trouble, h.left = "", "", nil // every unit was checked
+		h.failed, h.trouble = "", "" // every unit was checked
 		h.know(a.is)
 		return false
 	}
@@ -391,9 +388,13 @@ func (h *Host) fail(ctx context.Context, o order, err error) {
 	h.say(how, cmp.Or(o.name(), h.st.Name), err.Error())
 }
 
-// compare says whether the machine is as its configuration says.
-func (h *Host) compare() {
-	why := h.tree.drift(h.wanted.entries, h.seen)
+// compare says whether the machine is as its configuration says, and begins to repair what it may.
+func (h *Host) compare(ctx context.Context) {
+	drifted, why := h.tree.drift(h.wanted.entries, h.seen)
+	if j := h.repairsOf(drifted); h.again == nil && len(j.Repair) > 0 {
+		h.repair(ctx, j, why)
+		return
+	}
 	if h.units.steady(h.late.units) {
 		h.late = late{}
 	}
@@ -405,11 +406,12 @@ func (h *Host) compare() {
 	h.say(done, h.st.Name, "")
 }
 
-func (h *Host) say(state, desired, reason string) {
+// say reports to the cluster. The returned channel is closed when it has received that.
+func (h *Host) say(state, desired, reason string) <-chan struct{} {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
-	h.report.set(&configv1.ReportConfigRequest{
+	return h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state,
 		Reason: reason,
 	})

@@ -101,7 +101,92 @@ func TestServicesSeeThatAChangeWasTakenBack(t *testing.T) {
 	m.boot("boot-1")
 	m.awaitState(done, "one")
 	m.awaitSeen("1")
-	if _, err := os.Stat(m.dir + "/" + journalFile); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the journal is there: %v", err)
+	if !m.finished() {
+		t.Error("the journal is there")
 	}
+}
+
+// sendRepairs orders a configuration that the machine has, with what is put back of it.
+func (c *cluster) sendRepairs(cfg *configv1.MachineConfig, repairs ...*configv1.PathRepair) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.order = &configv1.FollowConfigResponse{MachineConfig: cfg, Apply: true, Repairs: repairs}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func TestWhatOthersChangeIsPutBackWhereAllowed(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := config(t, "one", []any{fileAt("/etc/x", "1", 0o644), fileAt("/etc/boot", "1", 0o644)},
+		[]any{service("reader.service", reads)})
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	reload := &configv1.PathRepair{
+		Path: "/etc/x", Services: []*configv1.ServiceAction{{Name: "reader.service", Reload: true}},
+	}
+	m.cluster.sendRepairs(one, reload)
+	m.place("etc/x", "2")
+	m.place("etc/seen", "2") // as if the service had read it
+	m.await("it is reported and put back", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && r.GetReason() == `content mismatch for file "/etc/x"; it is put back`
+	})
+	m.awaitState(done, "one")
+	if x, seen := m.content("etc/x"), m.content("etc/seen"); x != "1" || seen != "1" {
+		t.Errorf("the file is %q, and the service has read %q", x, seen)
+	}
+	// A mode, and a file that is gone.
+	if err := os.Chmod(m.path("etc/x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.await("the mode is put back", func(*configv1.ReportConfigRequest) bool {
+		info, err := os.Stat(m.path("etc/x"))
+		return err == nil && info.Mode().Perm() == 0o644 && m.finished()
+	})
+	if err := os.Remove(m.path("etc/x")); err != nil {
+		t.Fatal(err)
+	}
+	m.await("the file is put back", func(*configv1.ReportConfigRequest) bool {
+		return m.content("etc/x") == "1" &&
+			m.finished()
+	})
+	m.awaitState(done, "one")
+	// What needs more is reported alone, and holds up no other.
+	m.place("etc/boot", "2")
+	m.await("it is reported", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && r.GetReason() == `content mismatch for file "/etc/boot"`
+	})
+	m.place("etc/x", "2")
+	m.await("the other is put back", func(r *configv1.ReportConfigRequest) bool {
+		return m.content("etc/x") == "1" && r.GetReason() == `content mismatch for file "/etc/boot"`
+	})
+	if boot := m.content("etc/boot"); boot != "2" {
+		t.Errorf("what needs a reboot is %q", boot)
+	}
+	// One that was killed in the middle goes on at the next start.
+	m.place("etc/boot", "1")
+	m.awaitState(done, "one")
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/x", "2")
+	m.place("etc/seen", "2")
+	if err := save(m.dir, journalFile, journal{
+		Change: "c", Config: "one", Repair: []string{"etc/x"}, Services: reload.GetServices(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(one, true, false)
+	m.boot("boot-1")
+	m.awaitState(done, "one")
+	if x, seen := m.content("etc/x"), m.content("etc/seen"); x != "1" || seen != "1" || !m.finished() {
+		t.Errorf("after a kill the file is %q, and the service has read %q", x, seen)
+	}
+}
+
+// finished reports whether no change is under way.
+func (m *machine) finished() bool {
+	_, err := os.Stat(m.dir + "/" + journalFile)
+	return errors.Is(err, os.ErrNotExist)
 }

@@ -70,6 +70,8 @@ type journal struct {
 	Made   []string `json:"made"` // directories that were not there
 	// Services are restarted or reloaded when it is undone, as they were to be when it was done.
 	Services []*configv1.ServiceAction `json:"services,omitempty"`
+	// Repair are paths of the present configuration that are put back, without any other change.
+	Repair []string `json:"repair,omitempty"`
 }
 
 // load reads a file; it leaves out as it is if there is none.

@@ -1,6 +1,7 @@
 package hostconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -278,16 +279,20 @@ type stamp struct {
 	size     int64
 }
 
-// drift returns how the disk differs from what is wanted, in one line; empty if it does not. Contents are read only
-// where a file looks different from when they were right.
-func (t *tree) drift(entries []entry, seen map[string]stamp) string {
+// drift returns the paths where the disk differs from what is wanted, and how the first one does in one line, with the
+// number of others; empty if it does not. Contents are read only where a file looks different from when they were
+// right.
+func (t *tree) drift(entries []entry, seen map[string]stamp) (paths []string, why string) {
 	for _, e := range entries {
-		if why := t.driftOf(e, seen); why != "" {
+		if text := t.driftOf(e, seen); text != "" {
 			delete(seen, e.path)
-			return why
+			paths, why = append(paths, e.path), cmp.Or(why, text)
 		}
 	}
-	return ""
+	if more := len(paths) - 1; more > 0 {
+		why = fmt.Sprintf("%s, and %d more", why, more)
+	}
+	return paths, why
 }
 
 func (t *tree) driftOf(e entry, seen map[string]stamp) string {

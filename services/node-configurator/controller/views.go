@@ -169,9 +169,10 @@ func (o *Views) Node(name string) plan.NodeView {
 	v.Node, _ = o.peer.Nodes.Lookup("", name)
 	marks := v.Node.GetMetadata().GetAnnotations()
 	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])
-	if cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig]); ok &&
-		plan.ForNode(cfg, v.Node, o.tables.Pools.All()) {
-		v.Desired = cfg
+	cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig])
+	if pool := plan.PoolOf(v.Node, o.tables.Pools.All()); ok && pool != nil &&
+		plan.OfPool(cfg, pool.GetMetadata().GetName()) {
+		v.Desired, v.Repair = cfg, plan.Repairing(pool)
 	}
 	return v
 }

@@ -22,12 +22,14 @@ type Order struct {
 	Reboot bool                    // and restart the machine afterwards
 	// what is done to services that run on, in order
 	Services []*configv1.ServiceAction
+	Repairs  []*configv1.PathRepair // what the agent puts back if others change it
 }
 
 // equal reports whether two orders say the same. Labels and the like of a configuration do not matter to a node.
 func (o Order) equal(other Order) bool {
 	same := func(a, b *configv1.ServiceAction) bool { return proto.Equal(a, b) }
 	return o.Apply == other.Apply && o.Reboot == other.Reboot && slices.EqualFunc(o.Services, other.Services, same) &&
+		slices.EqualFunc(o.Repairs, other.Repairs, func(a, b *configv1.PathRepair) bool { return proto.Equal(a, b) }) &&
 		o.Config.GetMetadata().GetName() == other.Config.GetMetadata().GetName() &&
 		proto.Equal(o.Config.GetSpec(), other.Config.GetSpec())
 }

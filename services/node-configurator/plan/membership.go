@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -79,13 +78,15 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 	return worker, nil
 }
 
-// ForNode reports whether a machine configuration is a rendered one of the pool that a node belongs to: no other is
-// shown to the node, whatever its marks ask for.
-func ForNode(cfg *configv1.MachineConfig, node *nodev1.Node, pools []*configv1.MachineConfigPool) bool {
-	pool, _ := newChooser(pools).poolOf(node)
-	return pool != "" && slices.ContainsFunc(cfg.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
-		return o.GetController() && o.GetName() == pool
-	})
+// PoolOf returns the pool that a node belongs to; nil if there is none.
+func PoolOf(node *nodev1.Node, pools []*configv1.MachineConfigPool) *configv1.MachineConfigPool {
+	name, _ := newChooser(pools).poolOf(node)
+	for _, p := range pools {
+		if p.GetMetadata().GetName() == name {
+			return p
+		}
+	}
+	return nil
 }
 
 // Members are the nodes of one pool.

@@ -23,6 +23,7 @@ type NodeView struct {
 	Desired *configv1.MachineConfig // its target; nil if it is not known
 
 	Policy *configv1.NodeDisruptionPolicy // the policies in force
+	Repair bool                           // what others change on it is put back
 }
 
 func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotations()[key] }
@@ -144,7 +145,7 @@ func order(v NodeView) Order {
 	}
 	impact, _, services := need(v)
 	return Order{
-		Config: v.Desired, Reboot: impact == Reboot, Services: services,
+		Config: v.Desired, Reboot: impact == Reboot, Services: services, Repairs: repairs(v),
 		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v),
 	}
 }

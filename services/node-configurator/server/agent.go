@@ -61,14 +61,14 @@ type Agent struct {
 	streams map[string]map[chan struct{}]bool // by node; each channel holds one token: something changed
 }
 
-// NewAgent returns the ConfigAgentService over the copies of nodes, drains, machine configurations and their
-// settings.
+// NewAgent returns the ConfigAgentService over the copies of nodes, drains, machine configurations, their pools
+// and settings.
 func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Source[*nodev1.Drain],
-	configs Source[*configv1.MachineConfig], settings Source[*configv1.MachineConfiguration], permits Permits,
-	log *slog.Logger,
+	configs Source[*configv1.MachineConfig], pools Source[*configv1.MachineConfigPool],
+	settings Source[*configv1.MachineConfiguration], permits Permits, log *slog.Logger,
 ) *Agent {
 	a := &Agent{
-		views: views, marks: marks, sources: []filled{nodes, drains, configs, settings}, permits: permits, log: log,
+		views: views, marks: marks, sources: []filled{nodes, drains, configs, pools, settings}, permits: permits, log: log,
 		streams: map[string]map[chan struct{}]bool{},
 	}
 	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { a.wake(ch.Key.Name) })
@@ -77,6 +77,11 @@ func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Sour
 	})
 	configs.Subscribe(func(ch resource.Change[*configv1.MachineConfig]) {
 		if plan.IsRendered(ch.Key.Name) {
+			a.wakeAll()
+		}
+	})
+	pools.Subscribe(func(ch resource.Change[*configv1.MachineConfigPool]) {
+		if ch.Deleted || plan.Repairing(ch.Previous) != plan.Repairing(ch.Object) {
 			a.wakeAll()
 		}
 	})
@@ -170,6 +175,7 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 			case plan.SendOrder:
 				if err := stream.Send(&configv1.FollowConfigResponse{
 					MachineConfig: a.Order.Config, Apply: a.Order.Apply, Reboot: a.Order.Reboot, Services: a.Order.Services,
+					Repairs: a.Order.Repairs,
 				}); err != nil {
 					return err
 				}

@@ -178,3 +178,41 @@ func TestSettingsThatAreNotInForceAreRefused(t *testing.T) {
 		t.Errorf("a preview with wrong policies: %v", err)
 	}
 }
+
+func TestAgentsOfAPoolThatRepairsAreOrderedTo(t *testing.T) {
+	c := start(t)
+	a := c.join("worker-0", "worker")
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.apply(machineConfig("60-state", "worker", "/etc/nmstate/openshift/state.yml", "1"))
+	c.applyPool(poolFor("worker"))
+	c.awaitUpdated("worker", 1, "")
+	set := func(policy string) {
+		p := c.pool("worker")
+		p.Spec.DriftPolicy = policy
+		if _, err := c.pools().UpdateMachineConfigPool(t.Context(), &configv1.UpdateMachineConfigPoolRequest{
+			Name: "worker", MachineConfigPool: p,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitRepairs := func(want ...string) {
+		t.Helper()
+		servetest.Await(t, func() string {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			var got []string
+			for _, r := range a.orders[len(a.orders)-1].GetRepairs() {
+				got = append(got, r.GetPath())
+			}
+			if slices.Equal(got, want) {
+				return ""
+			}
+			return "it puts back " + strings.Join(got, ", ")
+		})
+	}
+	awaitRepairs()
+	set("Repair")
+	awaitRepairs("/etc/nmstate/openshift/state.yml")
+	set("Report")
+	awaitRepairs()
+}

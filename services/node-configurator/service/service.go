@@ -63,7 +63,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Operator = control.Operator
 
 	configv1.RegisterConfigAgentServiceServer(p.Services, server.NewAgent(views, peer, nodes, drains, tables.Configs,
-		tables.Settings, server.NewGuardian(guardian), p.Log))
+		tables.Pools, tables.Settings, server.NewGuardian(guardian), p.Log))
 	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables, views))
 	p.Tables.Add(tables.Settings, &configv1.MachineConfigurationService_ServiceDesc, nil)
 	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, views))

@@ -81,7 +81,9 @@ type FollowConfigResponse struct {
 	// True if the machine is rebooted afterwards.
 	Reboot bool `protobuf:"varint,3,opt,name=reboot,proto3" json:"reboot,omitempty"`
 	// What is done to services once the configuration is on disk, in order; empty if the machine is rebooted.
-	Services      []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
+	Services []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
+	// What the agent puts back if another process changes it; all else is reported.
+	Repairs       []*PathRepair `protobuf:"bytes,5,rep,name=repairs,proto3" json:"repairs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -144,6 +146,68 @@ func (x *FollowConfigResponse) GetServices() []*ServiceAction {
 	return nil
 }
 
+func (x *FollowConfigResponse) GetRepairs() []*PathRepair {
+	if x != nil {
+		return x.Repairs
+	}
+	return nil
+}
+
+// A path of the configuration that is put back.
+type PathRepair struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// What is done to services then.
+	Services      []*ServiceAction `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathRepair) Reset() {
+	*x = PathRepair{}
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathRepair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathRepair) ProtoMessage() {}
+
+func (x *PathRepair) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathRepair.ProtoReflect.Descriptor instead.
+func (*PathRepair) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PathRepair) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *PathRepair) GetServices() []*ServiceAction {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
 // What is done to a service that runs on with another configuration.
 type ServiceAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -157,7 +221,7 @@ type ServiceAction struct {
 
 func (x *ServiceAction) Reset() {
 	*x = ServiceAction{}
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -169,7 +233,7 @@ func (x *ServiceAction) String() string {
 func (*ServiceAction) ProtoMessage() {}
 
 func (x *ServiceAction) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -182,7 +246,7 @@ func (x *ServiceAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceAction.ProtoReflect.Descriptor instead.
 func (*ServiceAction) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServiceAction) GetName() string {
@@ -220,7 +284,7 @@ type ReportConfigRequest struct {
 
 func (x *ReportConfigRequest) Reset() {
 	*x = ReportConfigRequest{}
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +296,7 @@ func (x *ReportConfigRequest) String() string {
 func (*ReportConfigRequest) ProtoMessage() {}
 
 func (x *ReportConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +309,7 @@ func (x *ReportConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportConfigRequest.ProtoReflect.Descriptor instead.
 func (*ReportConfigRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReportConfigRequest) GetNodeName() string {
@@ -299,7 +363,7 @@ type ReportConfigResponse struct {
 
 func (x *ReportConfigResponse) Reset() {
 	*x = ReportConfigResponse{}
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +375,7 @@ func (x *ReportConfigResponse) String() string {
 func (*ReportConfigResponse) ProtoMessage() {}
 
 func (x *ReportConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_config_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +388,7 @@ func (x *ReportConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportConfigResponse.ProtoReflect.Descriptor instead.
 func (*ReportConfigResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 var File_windlass_config_v1_config_agent_service_proto protoreflect.FileDescriptor
@@ -333,12 +397,17 @@ const file_windlass_config_v1_config_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"-windlass/config/v1/config_agent_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a'windlass/config/v1/machine_config.proto\x1a\x1ewindlass/meta/v1/options.proto\":\n" +
 	"\x13FollowConfigRequest\x12#\n" +
-	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\xcd\x01\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x87\x02\n" +
 	"\x14FollowConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x14\n" +
 	"\x05apply\x18\x02 \x01(\bR\x05apply\x12\x16\n" +
 	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12=\n" +
-	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\";\n" +
+	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x128\n" +
+	"\arepairs\x18\x05 \x03(\v2\x1e.windlass.config.v1.PathRepairR\arepairs\"_\n" +
+	"\n" +
+	"PathRepair\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12=\n" +
+	"\bservices\x18\x02 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\";\n" +
 	"\rServiceAction\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reload\x18\x02 \x01(\bR\x06reload\"\x94\x02\n" +
@@ -369,27 +438,30 @@ func file_windlass_config_v1_config_agent_service_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_config_agent_service_proto_rawDescData
 }
 
-var file_windlass_config_v1_config_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_windlass_config_v1_config_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_windlass_config_v1_config_agent_service_proto_goTypes = []any{
 	(*FollowConfigRequest)(nil),  // 0: windlass.config.v1.FollowConfigRequest
 	(*FollowConfigResponse)(nil), // 1: windlass.config.v1.FollowConfigResponse
-	(*ServiceAction)(nil),        // 2: windlass.config.v1.ServiceAction
-	(*ReportConfigRequest)(nil),  // 3: windlass.config.v1.ReportConfigRequest
-	(*ReportConfigResponse)(nil), // 4: windlass.config.v1.ReportConfigResponse
-	(*MachineConfig)(nil),        // 5: windlass.config.v1.MachineConfig
+	(*PathRepair)(nil),           // 2: windlass.config.v1.PathRepair
+	(*ServiceAction)(nil),        // 3: windlass.config.v1.ServiceAction
+	(*ReportConfigRequest)(nil),  // 4: windlass.config.v1.ReportConfigRequest
+	(*ReportConfigResponse)(nil), // 5: windlass.config.v1.ReportConfigResponse
+	(*MachineConfig)(nil),        // 6: windlass.config.v1.MachineConfig
 }
 var file_windlass_config_v1_config_agent_service_proto_depIdxs = []int32{
-	5, // 0: windlass.config.v1.FollowConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
-	2, // 1: windlass.config.v1.FollowConfigResponse.services:type_name -> windlass.config.v1.ServiceAction
-	0, // 2: windlass.config.v1.ConfigAgentService.FollowConfig:input_type -> windlass.config.v1.FollowConfigRequest
-	3, // 3: windlass.config.v1.ConfigAgentService.ReportConfig:input_type -> windlass.config.v1.ReportConfigRequest
-	1, // 4: windlass.config.v1.ConfigAgentService.FollowConfig:output_type -> windlass.config.v1.FollowConfigResponse
-	4, // 5: windlass.config.v1.ConfigAgentService.ReportConfig:output_type -> windlass.config.v1.ReportConfigResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	6, // 0: windlass.config.v1.FollowConfigResponse.machine_config:type_name -> windlass.config.v1.MachineConfig
+	3, // 1: windlass.config.v1.FollowConfigResponse.services:type_name -> windlass.config.v1.ServiceAction
+	2, // 2: windlass.config.v1.FollowConfigResponse.repairs:type_name -> windlass.config.v1.PathRepair
+	3, // 3: windlass.config.v1.PathRepair.services:type_name -> windlass.config.v1.ServiceAction
+	0, // 4: windlass.config.v1.ConfigAgentService.FollowConfig:input_type -> windlass.config.v1.FollowConfigRequest
+	4, // 5: windlass.config.v1.ConfigAgentService.ReportConfig:input_type -> windlass.config.v1.ReportConfigRequest
+	1, // 6: windlass.config.v1.ConfigAgentService.FollowConfig:output_type -> windlass.config.v1.FollowConfigResponse
+	5, // 7: windlass.config.v1.ConfigAgentService.ReportConfig:output_type -> windlass.config.v1.ReportConfigResponse
+	6, // [6:8] is the sub-list for method output_type
+	4, // [4:6] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_config_agent_service_proto_init() }
@@ -404,7 +476,7 @@ func file_windlass_config_v1_config_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_config_agent_service_proto_rawDesc), len(file_windlass_config_v1_config_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -123,7 +123,11 @@ type MachineConfigPoolSpec struct {
 	// Output only. The desired configuration of the nodes, and its sources.
 	Configuration *MachineConfigPoolConfiguration `protobuf:"bytes,5,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	// Holds the nodes at a former configuration, whatever the machine configurations say; absent means that nothing does.
-	Pin           *MachineConfigPoolPin `protobuf:"bytes,6,opt,name=pin,proto3" json:"pin,omitempty"`
+	Pin *MachineConfigPoolPin `protobuf:"bytes,6,opt,name=pin,proto3" json:"pin,omitempty"`
+	// What is done about files that another process changed on a node. Report, the default: the node is degraded. Repair:
+	// those that are put back without a drain or a reboot, by the node disruption policies, are; of the others the node is
+	// degraded.
+	DriftPolicy   string `protobuf:"bytes,7,opt,name=drift_policy,json=driftPolicy,proto3" json:"drift_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +202,13 @@ func (x *MachineConfigPoolSpec) GetPin() *MachineConfigPoolPin {
 		return x.Pin
 	}
 	return nil
+}
+
+func (x *MachineConfigPoolSpec) GetDriftPolicy() string {
+	if x != nil {
+		return x.DriftPolicy
+	}
+	return ""
 }
 
 // Holds the nodes of a pool at a former configuration. They get it as they get any other; a pool that is paused waits
@@ -459,7 +470,7 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x11READYMACHINECOUNT\x12\x18status.readyMachineCountJ1\n" +
 	"\x13UPDATEDMACHINECOUNT\x12\x1astatus.updatedMachineCountJ3\n" +
 	"\x14DEGRADEDMACHINECOUNT\x12\x1bstatus.degradedMachineCountJ\x05\n" +
-	"\x03AGE\"\x88\x05\n" +
+	"\x03AGE\"\xc4\x05\n" +
 	"\x15MachineConfigPoolSpec\x12W\n" +
 	"\x17machine_config_selector\x18\x01 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\x15machineConfigSelector\x12D\n" +
 	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\x1b\n" +
@@ -467,7 +478,8 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x0fmax_unavailable\x18\x04 \x01(\v2\x16.google.protobuf.ValueB\xcf\x01\xbaH\xcb\x01\xba\x01\xc7\x01\n" +
 	"\x0eint_or_percent\x12@must be a whole number of 1 or more, or a percentage such as 25%\x1astype(this) == double ? this >= 1.0 && this == double(int(this)) : type(this) == string && this.matches('^[0-9]+%$')R\x0emaxUnavailable\x12X\n" +
 	"\rconfiguration\x18\x05 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfiguration\x12:\n" +
-	"\x03pin\x18\x06 \x01(\v2(.windlass.config.v1.MachineConfigPoolPinR\x03pinB\t\n" +
+	"\x03pin\x18\x06 \x01(\v2(.windlass.config.v1.MachineConfigPoolPinR\x03pin\x12:\n" +
+	"\fdrift_policy\x18\a \x01(\tB\x17\xbaH\x14r\x12R\x00R\x06ReportR\x06RepairR\vdriftPolicyB\t\n" +
 	"\a_paused\"\xac\x01\n" +
 	"\x14MachineConfigPoolPin\x120\n" +
 	"\rconfiguration\x18\x01 \x01(\tB\n" +

@@ -1,0 +1,59 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+func TestWhatIsPutBackNeedsNeitherDrainNorReboot(t *testing.T) {
+	config := withUnits("a", map[string]string{"/etc/boot": "1", "/etc/drain": "1", "/etc/x": "1", "/etc/y": "1"},
+		map[string]string{"x.service": "[Service]\nExecStart=/bin/x\n"})
+	policy := Policies(settings(`{"files":[{"path":"/etc/drain","actions":[{"type":"Drain"}]},` +
+		`{"path":"/etc/x","actions":[{"type":"Restart","restart":{"serviceName":"x.service"}}]},` +
+		`{"path":"/etc/y","actions":[{"type":"None"}]}]}`))
+	want := []*configv1.PathRepair{
+		{Path: "/etc/systemd/system/x.service"},
+		{Path: "/etc/x", Services: []*configv1.ServiceAction{{Name: "x.service"}}},
+		{Path: "/etc/y"},
+		{Path: "/etc/systemd/system/multi-user.target.wants/x.service"},
+	}
+	view := NodeView{Node: node("n", "a", "a", stateDone), Current: config, Desired: config, Policy: policy, Repair: true}
+	if diff := cmp.Diff(want, order(view).Repairs, protocmp.Transform()); diff != "" {
+		t.Errorf("repairs (-want +got):\n%s", diff)
+	}
+	drifted := view
+	drifted.Node = node("n", "a", "a", degraded)
+	if len(order(drifted).Repairs) != len(want) {
+		t.Error("a node that differs is not repaired")
+	}
+	for name, change := range map[string]func(*NodeView){
+		"it is not asked for":         func(v *NodeView) { v.Repair = false },
+		"another one is its target":   func(v *NodeView) { v.Node = node("n", "a", "b", working) },
+		"a first one is applied":      func(v *NodeView) { v.Node = node("n", "", "a", working) },
+		"its target is not known":     func(v *NodeView) { v.Desired = nil },
+		"it goes back to what it has": func(v *NodeView) { v.Node = node("n", "a", "a", working) },
+	} {
+		v := view
+		if change(&v); len(order(v).Repairs) > 0 {
+			t.Errorf("%s: it is repaired", name)
+		}
+	}
+}
+
+func TestAPausedPoolRepairsNothing(t *testing.T) {
+	p := poolOf("worker", "worker")
+	if Repairing(p) {
+		t.Error("without being asked for")
+	}
+	p.Spec.DriftPolicy = driftRepair
+	if !Repairing(p) {
+		t.Error("not although it is asked for")
+	}
+	if p.Spec.Paused = proto.Bool(true); Repairing(p) {
+		t.Error("while it is paused")
+	}
+}
