@@ -211,6 +211,19 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 		return err
 	}
 	u.saw("%s", strings.TrimSpace(out))
+	all, err := u.windlass(ctx, "adm", "upgrade", "recommend")
+	if err != nil {
+		return err
+	}
+	u.saw("%s", strings.TrimSpace(all))
+	one, err := u.windlass(ctx, "adm", "upgrade", "recommend", "--version", u.next)
+	if err != nil {
+		return err
+	}
+	u.saw("%s", strings.TrimSpace(one))
+	if _, err := u.windlass(ctx, "adm", "upgrade", "recommend", "--version", u.risky); err == nil {
+		return fmt.Errorf("the update to %s is said to have no issues", u.risky)
+	}
 	recommended := map[string]string{}
 	for _, c := range status.GetConditionalUpdates() {
 		recommended[c.GetRelease().GetVersion()] = conditionIn(c.GetConditions(), "Recommended").GetStatus()
@@ -226,7 +239,11 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 			recommended),
 		mentions("windlass adm upgrade --include-not-recommended", out, "Recommended updates:", u.next, u.risky,
 			"Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow",
-			"returns 0", u.judged, "Archives that version 1 began cannot be opened."))
+			"returns 0", u.judged, "Archives that version 1 began cannot be opened."),
+		mentions("windlass adm upgrade recommend", all, u.next, "no known issues relevant to this cluster", u.risky,
+			"LedgerLosesCents", u.unsure, u.judged),
+		mentions("windlass adm upgrade recommend --version "+u.next, one, "has no known issues relevant to this cluster",
+			"VerifyPayload", "Passed", "Manifests: "))
 }
 
 // refuseTampered asks for the same release from a copy in which one byte is another.

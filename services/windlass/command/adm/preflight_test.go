@@ -1,14 +1,17 @@
 package adm
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
 func TestAPreflightIsShown(t *testing.T) {
@@ -60,5 +63,77 @@ Enabled capabilities: Build, Console
 `
 	if !strings.HasSuffix(out.String(), end) {
 		t.Errorf("shown is\n%s\nwant it to end with\n%s", out.String(), end)
+	}
+}
+
+func TestWhatCountsAgainstAnUpdate(t *testing.T) {
+	risk := func(name, applies string) *updatev1.ConditionalUpdateRisk {
+		return &updatev1.ConditionalUpdateRisk{Name: name, Conditions: []*metav1.Condition{
+			{Type: "Applies", Status: applies},
+		}}
+	}
+	update := func(version, recommended, reason string,
+		risks ...*updatev1.ConditionalUpdateRisk,
+	) *updatev1.ConditionalUpdate {
+		return &updatev1.ConditionalUpdate{
+			Release: &updatev1.ReleaseReference{Version: proto.String(version)}, Risks: risks,
+			Conditions: []*metav1.Condition{{Type: "Recommended", Status: recommended, Reason: proto.String(reason)}},
+		}
+	}
+	cv := &updatev1.ClusterVersion{
+		Spec: &updatev1.ClusterVersionSpec{DesiredUpdate: &updatev1.DesiredUpdate{
+			AcceptRisks: []*updatev1.AcceptedRisk{{Name: "Accepted"}},
+		}},
+		Status: &updatev1.ClusterVersionStatus{
+			AvailableUpdates: []*updatev1.ReleaseReference{
+				{Version: proto.String("1.2.0")}, {Version: proto.String("1.10.0")}, {Version: proto.String("1.9.0")},
+			},
+			ConditionalUpdates: []*updatev1.ConditionalUpdate{
+				update("1.3.0", "False", "MultipleReasons", risk("A", "True"), risk("B", "Unknown"), risk("C", "False")),
+				update("1.4.0", "True", "NotExposedToRisks", risk("A", "False")),
+				update("1.5.0", "False", "Accepted", risk("Accepted", "True")),
+				update("1.6.0", "Unknown", "NotEvaluated"),
+				update("1.2.0", "True", "NotExposedToRisks", risk("A", "False")),
+			},
+		},
+	}
+	var got []string
+	for _, o := range offers(cv) {
+		got = append(got, o.release.GetVersion()+" "+strings.Join(o.issues, ","))
+	}
+	want := []string{"1.10.0 ", "1.9.0 ", "1.6.0 NotEvaluated", "1.5.0 ", "1.4.0 ", "1.3.0 A,B", "1.2.0 "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("offers (-want +got):\n%s", diff)
+	}
+}
+
+func TestOlderReleasesOfAMinorVersionAreCounted(t *testing.T) {
+	var list []offer
+	for i, issues := range [][]string{{"A"}, {"B"}, {"A", "B"}, nil, nil, {"A"}} {
+		list = append(list, offer{
+			release: &updatev1.ReleaseReference{Version: proto.String(fmt.Sprintf("1.2.%d", 9-i))}, issues: issues,
+		})
+	}
+	var out bytes.Buffer
+	e := &session.Env{Out: &out}
+	if err := recommendMinor(e, "1.2", list, false); err != nil {
+		t.Fatal(err)
+	}
+	const want = `
+Updates to 1.2:
+
+  VERSION   ISSUES
+  1.2.9     A
+  1.2.8     B
+  1.2.7     A, B
+  1.2.6     no known issues relevant to this cluster
+And 2 older 1.2 updates you can see with '--show-outdated-releases' or '--version VERSION'.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	out.Reset()
+	if err := recommendMinor(e, "1.2", list, true); err != nil || strings.Count(out.String(), "1.2.") != len(list) {
+		t.Errorf("all of them: %v\n%s", err, out.String())
 	}
 }

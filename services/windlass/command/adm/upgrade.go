@@ -39,6 +39,7 @@ func newUpgrade(e *session.Env) *cobra.Command {
 		Short: "Show available updates, or request one",
 		Example: `  windlass adm upgrade
   windlass adm upgrade --include-not-recommended
+  windlass adm upgrade recommend
   windlass adm upgrade --to 1.1.0
   windlass adm upgrade channel stable-1.1
   windlass adm upgrade --upstream file:///srv/graph`,
@@ -71,7 +72,7 @@ func newUpgrade(e *session.Env) *cobra.Command {
 	fs.StringVar(&f.upstream, "upstream", "",
 		"set the source of the update graph: an http(s) URL, file://DIRECTORY, or \"\" for none")
 	cmd.AddCommand(newUpgradeChannel(e), newUpgradeHistory(e), newUpgradeAccept(e), newUpgradeStatus(e),
-		newUpgradePause(e), newUpgradeResume(e))
+		newUpgradePause(e), newUpgradeResume(e), newUpgradeRecommend(e))
 	return cmd
 }
 
@@ -415,6 +416,19 @@ func showUpgrade(e *session.Env, cv *updatev1.ClusterVersion, notRecommended boo
 			c.GetMessage())
 	}
 	fmt.Fprintln(e.Out)
+	showSource(e, cv)
+	if c := object.FindCondition(conditions, "RetrievedUpdates"); c.GetStatus() == "False" {
+		fmt.Fprintf(e.Err, "warning: Cannot display available updates:\n  Reason: %s\n  Message: %s\n\n", c.GetReason(),
+			c.GetMessage())
+	}
+	if err := printer.Recommended(e.Out, cv.GetStatus().GetAvailableUpdates()); err != nil {
+		return err
+	}
+	return printer.Risky(e.Out, cv.GetStatus().GetConditionalUpdates(), notRecommended, time.Now())
+}
+
+// showSource prints where updates come from.
+func showSource(e *session.Env, cv *updatev1.ClusterVersion) {
 	if up := cv.GetSpec().GetUpstream(); up != "" {
 		fmt.Fprintln(e.Out, "Upstream:", up)
 	} else {
@@ -428,12 +442,4 @@ func showUpgrade(e *session.Env, cv *updatev1.ClusterVersion, notRecommended boo
 		}
 		fmt.Fprintln(e.Out)
 	}
-	if c := object.FindCondition(conditions, "RetrievedUpdates"); c.GetStatus() == "False" {
-		fmt.Fprintf(e.Err, "warning: Cannot display available updates:\n  Reason: %s\n  Message: %s\n\n", c.GetReason(),
-			c.GetMessage())
-	}
-	if err := printer.Recommended(e.Out, cv.GetStatus().GetAvailableUpdates()); err != nil {
-		return err
-	}
-	return printer.Risky(e.Out, cv.GetStatus().GetConditionalUpdates(), notRecommended, time.Now())
 }

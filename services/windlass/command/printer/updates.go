@@ -57,16 +57,21 @@ func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool, now tim
 	case show:
 		fmt.Fprintln(out, "\nSupported but not recommended updates:")
 		for _, u := range risky {
-			c := object.FindCondition(u.GetConditions(), "Recommended")
-			fmt.Fprintf(out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n",
-				u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
-				c.GetStatus(), c.GetReason(), strings.ReplaceAll(strings.TrimSpace(c.GetMessage()), "\n", "\n  "))
-			if err := risks(out, u.GetRisks(), now); err != nil {
+			if err := Conditional(out, u, now); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// Conditional prints what is known of an update with risks.
+func Conditional(out io.Writer, u *updatev1.ConditionalUpdate, now time.Time) error {
+	c := object.FindCondition(u.GetConditions(), "Recommended")
+	fmt.Fprintf(out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n",
+		u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
+		c.GetStatus(), c.GetReason(), strings.ReplaceAll(strings.TrimSpace(c.GetMessage()), "\n", "\n  "))
+	return risks(out, u.GetRisks(), now)
 }
 
 // risks prints what is known of risks that queries decide; nothing if there are none.
