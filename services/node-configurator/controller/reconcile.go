@@ -87,7 +87,10 @@ func New(cfg Config) *Controller {
 
 func (c *Controller) configChanged(ch resource.Change[*configv1.MachineConfig]) {
 	if plan.IsRendered(ch.Key.Name) {
-		return // made by this service, on the way to what it does next
+		if ch.Deleted || object.Deleting(ch.Object) {
+			c.addPools() // one may be held at it
+		}
+		return // else it was made by this service, on the way to what it does next
 	}
 	c.Views.configChanged()
 	c.addPools()

@@ -73,10 +73,11 @@ func rendered(out plan.Rendered, err error) (plan.Rendered, string) {
 // inputsOf names everything that goes into a rendering.
 func inputsOf(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) string {
 	var b strings.Builder
+	pin := pool.GetSpec().GetPin().GetConfiguration()
 	fmt.Fprint(&b, pool.GetMetadata().GetName(), pool.GetSpec().GetMachineConfigSelector().String(),
-		pool.GetSpec().GetPin().GetConfiguration())
+		pin)
 	for _, c := range configs {
-		if m := c.GetMetadata(); !plan.IsRendered(m.GetName()) {
+		if m := c.GetMetadata(); !plan.IsRendered(m.GetName()) || m.GetName() == pin {
 			fmt.Fprint(&b, "\x00", m.GetName(), "@", m.GetResourceVersion())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,9 +63,16 @@ func (t *Tables) uses(f func(config, kind, name string)) {
 	}
 	for p := range t.Pools.Objects() {
 		name, target := p.GetMetadata().GetName(), p.GetSpec().GetConfiguration().GetName()
-		both(target, p.GetStatus().GetConfiguration().GetName(), "pool", name)
-		if pin := p.GetSpec().GetPin().GetConfiguration(); pin != "" && pin != target {
-			f(pin, "pool", name)
+		good := p.GetStatus().GetConfiguration().GetName()
+		both(target, good, "pool", name)
+		others := []string{p.GetSpec().GetPin().GetConfiguration()}
+		for _, h := range p.GetStatus().GetHistory()[:min(len(p.GetStatus().GetHistory()), 2)] {
+			others = append(others, h.GetName()) // where it goes back to
+		}
+		for _, config := range others {
+			if config != "" && config != target && config != good {
+				f(config, "pool", name)
+			}
 		}
 	}
 	for n := range t.nodes.Objects() {
@@ -77,8 +85,8 @@ func (t *Tables) uses(f func(config, kind, name string)) {
 func (t *Tables) usersOf(config string) []string {
 	var out []string
 	t.uses(func(used, kind, name string) {
-		if used == config {
-			out = append(out, fmt.Sprintf("%s %q", kind, name))
+		if text := fmt.Sprintf("%s %q", kind, name); used == config && !slices.Contains(out, text) {
+			out = append(out, text)
 		}
 	})
 	return out

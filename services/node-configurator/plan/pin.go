@@ -6,6 +6,7 @@ import (
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -13,15 +14,18 @@ import (
 // ConditionPinned is True while a pool is held at a former configuration, and absent otherwise.
 const ConditionPinned = "Pinned"
 
-// Pinning returns a pin as it is stored: by whom and since when is written here, and stays while it says the same.
+// Pinning returns a pin as it is stored: by whom and since when is written here. The latter stays while it names the
+// same configuration, the former while it also gives the same reason.
 func Pinning(old, pin *configv1.MachineConfigPoolPin, by string, now time.Time) *configv1.MachineConfigPoolPin {
 	if pin == nil {
 		return nil
 	}
 	next := proto.CloneOf(pin)
 	if next.By, next.Since = by, timestamppb.New(now.UTC().Truncate(time.Second)); old.GetConfiguration() ==
-		next.GetConfiguration() && old.GetReason() == next.GetReason() {
-		next.By, next.Since = old.GetBy(), old.GetSince()
+		next.GetConfiguration() {
+		if next.Since = old.GetSince(); old.GetReason() == next.GetReason() {
+			next.By = old.GetBy()
+		}
 	}
 	return next
 }
@@ -29,7 +33,7 @@ func Pinning(old, pin *configv1.MachineConfigPoolPin, by string, now time.Time) 
 // PinFault returns why a pool cannot be pinned to a configuration, of which cfg is what is stored; empty if it can.
 func PinFault(pool *configv1.MachineConfigPool, cfg *configv1.MachineConfig) string {
 	name := pool.GetMetadata().GetName()
-	if cfg == nil || !OfPool(cfg, name) {
+	if cfg == nil || !OfPool(cfg, name) || object.Deleting(cfg) {
 		return fmt.Sprintf("%q is no rendered configuration of the pool that is stored; see windlass rollout history "+
 			"machineconfigpool/%s", pool.GetSpec().GetPin().GetConfiguration(), name)
 	}
@@ -43,9 +47,24 @@ func PinText(pool *configv1.MachineConfigPool) string {
 		why = ": " + pin.GetReason()
 	}
 	name := pool.GetMetadata().GetName()
-	return fmt.Sprintf("pool %s is held at %s by %s since %s%s; changes of machine configs have no effect on it until "+
-		"windlass rollout resume machineconfigpool/%s", name, pin.GetConfiguration(), pin.GetBy(),
+	is := "is held"
+	if pool.GetSpec().GetConfiguration().GetName() != pin.GetConfiguration() {
+		is = "is to be held"
+	}
+	return fmt.Sprintf("pool %s %s at %s by %s since %s%s; changes of machine configs have no effect on it until "+
+		"windlass rollout resume machineconfigpool/%s", name, is, pin.GetConfiguration(), pin.GetBy(),
 		pin.GetSince().AsTime().UTC().Format(time.RFC3339), why, name)
+}
+
+// Held says why the nodes of a pool do not get what its machine configurations make now; empty if they do.
+func Held(pool *configv1.MachineConfigPool, rendered string) string {
+	switch pin := pool.GetSpec().GetPin().GetConfiguration(); {
+	case pin != "" && pin != rendered:
+		return PinText(pool)
+	case pool.GetSpec().GetPaused():
+		return "pool " + pool.GetMetadata().GetName() + " is paused"
+	}
+	return ""
 }
 
 // TargetOf returns the configuration that the nodes of a pool are to have: the one that it is pinned to, or what its
@@ -55,7 +74,9 @@ func TargetOf(pool *configv1.MachineConfigPool, configs, present []*configv1.Mac
 	if pin == "" {
 		return Render(pool, configs, present)
 	}
-	i := slices.IndexFunc(configs, func(c *configv1.MachineConfig) bool { return c.GetMetadata().GetName() == pin })
+	i := slices.IndexFunc(configs, func(c *configv1.MachineConfig) bool {
+		return c.GetMetadata().GetName() == pin && !object.Deleting(c)
+	})
 	if i < 0 {
 		return Rendered{}, fmt.Errorf("the configuration %s, at which the pool is held, is not stored any more", pin)
 	}

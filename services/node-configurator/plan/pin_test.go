@@ -21,6 +21,12 @@ func TestAPinIsSignedAndDated(t *testing.T) {
 	if again := Pinning(first, forged, "guest", epoch().Add(time.Hour)); !proto.Equal(again, first) {
 		t.Errorf("unchanged: %v, want %v", again, first)
 	}
+	reason := proto.CloneOf(forged)
+	reason.Reason = "very slow"
+	if next := Pinning(first, reason, "guest", epoch().Add(time.Hour)); next.GetBy() != "guest" ||
+		!proto.Equal(next.GetSince(), first.GetSince()) {
+		t.Errorf("another reason: %v", next)
+	}
 	other := proto.CloneOf(forged)
 	other.Configuration = "rendered-worker-2"
 	if next := Pinning(first, other, "guest", epoch().Add(time.Hour)); next.GetBy() != "guest" {

@@ -33,8 +33,8 @@ type View struct {
 }
 
 // Settling reports whether a machine configuration has just changed: the configuration of the pool is not rendered
-// before the changes have settled, so that several make one roll-out.
-func (v View) Settling() bool { return v.Now.Before(v.Settled) }
+// before the changes have settled, so that several make one roll-out. A pool that is held does not wait for them.
+func (v View) Settling() bool { return v.Pool.GetSpec().GetPin() == nil && v.Now.Before(v.Settled) }
 
 // keepUnused is how many unused rendered configurations of a pool are kept, so that recent ones can be inspected.
 const keepUnused = 5

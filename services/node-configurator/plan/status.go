@@ -2,11 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -21,13 +23,16 @@ const (
 	ConditionRenderDegraded = "RenderDegraded"
 )
 
+// maxHistory is how many configurations a status remembers that all nodes had.
+const maxHistory = 10
+
 // maxNamed bounds the nodes or faults that a message names.
 const maxNamed = 10
 
 // counts are what the status of a pool counts. Source: MCO.
 type counts struct{ total, updated, ready, unavailable, degraded int }
 
-func count(v View, target string) counts {
+func count(v View, r *Rollout, target string) counts {
 	c := counts{total: len(v.Members.Nodes)}
 	for _, n := range v.Members.Nodes {
 		if done(n) && mark(n, DesiredConfig) == target {
@@ -39,7 +44,7 @@ func count(v View, target string) counts {
 		if unavailable(n) {
 			c.unavailable++
 		}
-		if failed(n) {
+		if r.reports(n) {
 			c.degraded++
 		}
 	}
@@ -49,28 +54,37 @@ func count(v View, target string) counts {
 // status returns the status of a pool.
 func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	target := v.Pool.GetSpec().GetConfiguration()
-	c := count(v, target.GetName())
+	c := count(v, r, target.GetName())
 	old := v.Pool.GetStatus()
 	st := &configv1.MachineConfigPoolStatus{
 		ObservedGeneration: proto.Int32(v.Pool.GetMetadata().GetGeneration()),
-		Configuration:      old.GetConfiguration(),
-		MachineCount:       proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
+		Configuration:      old.GetConfiguration(), History: old.GetHistory(),
+		MachineCount: proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
 		ReadyMachineCount: proto.Int32(int32(c.ready)), UnavailableMachineCount: proto.Int32(int32(c.unavailable)),
 		DegradedMachineCount: proto.Int32(int32(c.degraded)),
 	}
 	name := target.GetName()
-	updated := name != "" && c.updated == c.total && c.ready == c.total && c.unavailable == 0
+	pin := v.Pool.GetSpec().GetPin().GetConfiguration()
+	aimed := pin == "" || pin == name
+	updated := name != "" && aimed && c.updated == c.total && c.ready == c.total && c.unavailable == 0
 	set := func(typ string, is bool, reason, message string) {
 		st.Conditions = append(st.Conditions, pooled(old.GetConditions(), typ, is, reason, message, v.Now))
 	}
 	paused := v.Pool.GetSpec().GetPaused()
 	switch {
 	case updated:
-		st.Configuration = target
+		if st.Configuration = target; old.GetConfiguration().GetName() != name || len(st.GetHistory()) == 0 {
+			st.History = append([]*configv1.MachineConfigPoolHistory{
+				{Name: name, CompletionTime: &timestamppb.Timestamp{Seconds: v.Now.Unix()}},
+			}, st.History[:min(len(st.History), maxHistory-1)]...)
+		}
 		set(ConditionUpdated, true, "", "All nodes are updated with MachineConfig "+name)
 		set(ConditionUpdating, false, "", "")
 	case name == "":
 		set(ConditionUpdated, false, "", "The pool has no MachineConfig yet")
+		set(ConditionUpdating, false, "", "")
+	case !aimed:
+		set(ConditionUpdated, false, "", "The nodes do not get "+pin+", at which the pool is to be held")
 		set(ConditionUpdating, false, "", "")
 	case paused:
 		set(ConditionUpdated, false, "", r.summary())
@@ -93,7 +107,7 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
 	set(ConditionRenderDegraded, failure != "", word(failure != "", "RenderFailed"), failure)
 	set(ConditionDegraded, reason != "" || failure != "", "", strings.Join(append(nodes, list(failure)...), ", "))
-	if pin := v.Pool.GetSpec().GetPin(); pin != nil {
+	if pin != "" {
 		set(ConditionPinned, true, "Pinned", PinText(v.Pool))
 	}
 	return st
@@ -113,11 +127,16 @@ func list(s string) []string {
 	return []string{s}
 }
 
+// reports reports whether a node is in trouble. One that gets another target now begins anew.
+func (r *Rollout) reports(n *nodev1.Node) bool {
+	return failed(n) && !slices.Contains(r.Next, n.GetMetadata().GetName())
+}
+
 // degraded returns one line for each node that is in trouble.
 func (r *Rollout) degraded(v View) []string {
 	var out []string
 	for _, n := range v.Members.Nodes {
-		if failed(n) {
+		if r.reports(n) {
 			out = append(out, fmt.Sprintf("Node %s is reporting: %q", n.GetMetadata().GetName(), mark(n, Reason)))
 		}
 	}

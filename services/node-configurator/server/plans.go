@@ -90,6 +90,7 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 			Item: c.Item, How: c.How, Action: c.Action.String(), Services: c.Services, Reason: c.Why,
 		})
 	}
+	resp.Held = plan.Held(pool, out.Config.GetMetadata().GetName())
 	if before != nil {
 		resp.Services = plan.Services(changes)
 	}

@@ -2,11 +2,13 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -24,6 +26,13 @@ func (c *cluster) pin(pool, config string) error {
 		Name: pool, MachineConfigPool: p,
 	})
 	return err
+}
+
+func said(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func TestAPoolGoesBackToItsLastGoodConfigurationAndStaysThere(t *testing.T) {
@@ -50,9 +59,7 @@ func TestAPoolGoesBackToItsLastGoodConfigurationAndStaysThere(t *testing.T) {
 			t.Errorf("held at %s: %v", bad, err)
 		}
 	}
-	if err := c.pin("worker", good); err != nil {
-		t.Fatal(err)
-	}
+	servetest.Await(t, func() string { return said(c.pin("worker", good)) })
 	back := func() *configv1.MachineConfigPool {
 		return c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
 			conditions := p.GetStatus().GetConditions()
@@ -84,13 +91,18 @@ func TestAPoolGoesBackToItsLastGoodConfigurationAndStaysThere(t *testing.T) {
 	}
 	c.restart()
 	back()
-	if err := c.pin("worker", ""); err != nil {
-		t.Fatal(err)
-	}
+	servetest.Await(t, func() string { return said(c.pin("worker", "")) })
 	want := preview.GetMachineConfig().GetMetadata().GetName()
 	p = c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
 		return p.GetStatus().GetConfiguration().GetName() == want
 	})
+	var history []string
+	for _, h := range p.GetStatus().GetHistory() {
+		history = append(history, h.GetName())
+	}
+	if !slices.Equal(history, []string{want, good}) {
+		t.Errorf("all nodes had %v, want %v", history, []string{want, good})
+	}
 	if object.FindCondition(p.GetStatus().GetConditions(), plan.ConditionPinned) != nil {
 		t.Error("it is still said to be held")
 	}

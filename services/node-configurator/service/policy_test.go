@@ -187,13 +187,16 @@ func TestAgentsOfAPoolThatRepairsAreOrderedTo(t *testing.T) {
 	c.applyPool(poolFor("worker"))
 	c.awaitUpdated("worker", 1, "")
 	set := func(policy string) {
-		p := c.pool("worker")
-		p.Spec.DriftPolicy = policy
-		if _, err := c.pools().UpdateMachineConfigPool(t.Context(), &configv1.UpdateMachineConfigPoolRequest{
-			Name: "worker", MachineConfigPool: p,
-		}); err != nil {
-			t.Fatal(err)
-		}
+		servetest.Await(t, func() string { // its status may change in between
+			p := c.pool("worker")
+			p.Spec.DriftPolicy = policy
+			if _, err := c.pools().UpdateMachineConfigPool(t.Context(), &configv1.UpdateMachineConfigPoolRequest{
+				Name: "worker", MachineConfigPool: p,
+			}); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
 	}
 	awaitRepairs := func(want ...string) {
 		t.Helper()

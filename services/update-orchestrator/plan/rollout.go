@@ -138,13 +138,14 @@ func ControlPlane(pool *configv1.MachineConfigPool, rendered, failure string) Ro
 	switch degraded := object.FindCondition(st.GetConditions(), "Degraded"); {
 	case failure != "":
 		s.Failed, s.Reason, s.Observed = true, "ControlPlaneDegraded", failure
+	case pool.GetSpec().GetPin() != nil && pool.GetSpec().GetPin().GetConfiguration() != rendered:
+		pin := pool.GetSpec().GetPin()
+		s.Observed = "the pool " + pool.GetMetadata().GetName() + " is held at " + pin.GetConfiguration() + " by " +
+			pin.GetBy() + " and does not get the configuration " + rendered
 	case target != rendered:
 		s.Observed = "the pool " + pool.GetMetadata().GetName() + " has not taken up the configuration " + rendered + " yet"
 		if pool.GetSpec().GetPaused() {
 			s.Observed += ": it is paused"
-		}
-		if pin := pool.GetSpec().GetPin(); pin != nil {
-			s.Observed += ": it is held at " + pin.GetConfiguration() + " by " + pin.GetBy()
 		}
 	case st.GetObservedGeneration() < pool.GetMetadata().GetGeneration():
 		s.Observed = "the change has not been taken up yet"

@@ -358,7 +358,10 @@ type MachineConfigPoolStatus struct {
 	// Number of nodes whose configuration failed.
 	DegradedMachineCount *int32 `protobuf:"varint,7,opt,name=degraded_machine_count,json=degradedMachineCount,proto3,oneof" json:"degraded_machine_count,omitempty"`
 	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded; Pinned while the pool is.
-	Conditions    []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// The configurations that all nodes had, the newest first, each once for every time that they came to have it; at most
+	// ten. The newest is the configuration above.
+	History       []*MachineConfigPoolHistory `protobuf:"bytes,9,rep,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,6 +452,68 @@ func (x *MachineConfigPoolStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *MachineConfigPoolStatus) GetHistory() []*MachineConfigPoolHistory {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+// A configuration that all nodes of a pool had.
+type MachineConfigPoolHistory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine configuration.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When all nodes had it.
+	CompletionTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=completion_time,json=completionTime,proto3" json:"completion_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolHistory) Reset() {
+	*x = MachineConfigPoolHistory{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolHistory) ProtoMessage() {}
+
+func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolHistory.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolHistory) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *MachineConfigPoolHistory) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolHistory) GetCompletionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CompletionTime
+	}
+	return nil
+}
+
 var File_windlass_config_v1_machine_config_pool_proto protoreflect.FileDescriptor
 
 const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
@@ -489,7 +554,7 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"o\n" +
 	"\x1eMachineConfigPoolConfiguration\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
-	"\x06source\x18\x02 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x06source\"\x8f\x05\n" +
+	"\x06source\x18\x02 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x06source\"\xd7\x05\n" +
 	"\x17MachineConfigPoolStatus\x124\n" +
 	"\x13observed_generation\x18\x01 \x01(\x05H\x00R\x12observedGeneration\x88\x01\x01\x12X\n" +
 	"\rconfiguration\x18\x02 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfiguration\x12(\n" +
@@ -500,13 +565,17 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x16degraded_machine_count\x18\a \x01(\x05H\x05R\x14degradedMachineCount\x88\x01\x01\x12;\n" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\x16\n" +
+	"conditions\x12F\n" +
+	"\ahistory\x18\t \x03(\v2,.windlass.config.v1.MachineConfigPoolHistoryR\ahistoryB\x16\n" +
 	"\x14_observed_generationB\x10\n" +
 	"\x0e_machine_countB\x18\n" +
 	"\x16_updated_machine_countB\x16\n" +
 	"\x14_ready_machine_countB\x1c\n" +
 	"\x1a_unavailable_machine_countB\x19\n" +
-	"\x17_degraded_machine_countB\xdc\x01\n" +
+	"\x17_degraded_machine_count\"s\n" +
+	"\x18MachineConfigPoolHistory\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
+	"\x0fcompletion_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0ecompletionTimeB\xdc\x01\n" +
 	"\x16com.windlass.config.v1B\x16MachineConfigPoolProtoP\x01Z@github.com/windlass-dev/windlass/gen/windlass/config/v1;configv1\xa2\x02\x03WCX\xaa\x02\x12Windlass.Config.V1\xca\x02\x12Windlass\\Config\\V1\xe2\x02\x1eWindlass\\Config\\V1\\GPBMetadata\xea\x02\x14Windlass::Config::V1b\x06proto3"
 
 var (
@@ -521,38 +590,41 @@ func file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_pool_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_windlass_config_v1_machine_config_pool_proto_goTypes = []any{
 	(*MachineConfigPool)(nil),              // 0: windlass.config.v1.MachineConfigPool
 	(*MachineConfigPoolSpec)(nil),          // 1: windlass.config.v1.MachineConfigPoolSpec
 	(*MachineConfigPoolPin)(nil),           // 2: windlass.config.v1.MachineConfigPoolPin
 	(*MachineConfigPoolConfiguration)(nil), // 3: windlass.config.v1.MachineConfigPoolConfiguration
 	(*MachineConfigPoolStatus)(nil),        // 4: windlass.config.v1.MachineConfigPoolStatus
-	(*v1.ObjectMeta)(nil),                  // 5: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),               // 6: windlass.meta.v1.LabelSelector
-	(*structpb.Value)(nil),                 // 7: google.protobuf.Value
-	(*timestamppb.Timestamp)(nil),          // 8: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),             // 9: windlass.meta.v1.ObjectReference
-	(*v1.Condition)(nil),                   // 10: windlass.meta.v1.Condition
+	(*MachineConfigPoolHistory)(nil),       // 5: windlass.config.v1.MachineConfigPoolHistory
+	(*v1.ObjectMeta)(nil),                  // 6: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),               // 7: windlass.meta.v1.LabelSelector
+	(*structpb.Value)(nil),                 // 8: google.protobuf.Value
+	(*timestamppb.Timestamp)(nil),          // 9: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),             // 10: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),                   // 11: windlass.meta.v1.Condition
 }
 var file_windlass_config_v1_machine_config_pool_proto_depIdxs = []int32{
-	5,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	6,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.config.v1.MachineConfigPool.spec:type_name -> windlass.config.v1.MachineConfigPoolSpec
 	4,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	6,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
-	6,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
-	7,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
+	7,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
+	7,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	8,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
 	3,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
 	2,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
-	8,  // 8: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
-	9,  // 9: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
+	9,  // 8: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
+	10, // 9: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
 	3,  // 10: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	10, // 11: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 11: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
+	5,  // 12: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
+	9,  // 13: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_proto_init() }
@@ -568,7 +640,7 @@ func file_windlass_config_v1_machine_config_pool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

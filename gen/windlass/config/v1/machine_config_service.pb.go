@@ -870,7 +870,9 @@ type RenderMachineConfigResponse struct {
 	// Each difference, in the order of differences.
 	Changes []*RenderMachineConfigResponse_Change `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`
 	// What is done to services on nodes, in order; empty if they are rebooted.
-	Services      []*ServiceAction `protobuf:"bytes,7,rep,name=services,proto3" json:"services,omitempty"`
+	Services []*ServiceAction `protobuf:"bytes,7,rep,name=services,proto3" json:"services,omitempty"`
+	// Why nodes do not get the configuration for now: the pool is held at another one, or paused. Empty if they do.
+	Held          string `protobuf:"bytes,8,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -952,6 +954,13 @@ func (x *RenderMachineConfigResponse) GetServices() []*ServiceAction {
 		return x.Services
 	}
 	return nil
+}
+
+func (x *RenderMachineConfigResponse) GetHeld() string {
+	if x != nil {
+		return x.Held
+	}
+	return ""
 }
 
 // One change.
@@ -1155,7 +1164,7 @@ const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x12N\n" +
 	"\x0fmachine_configs\x18\x03 \x01(\v2%.windlass.config.v1.MachineConfigListR\x0emachineConfigs\x129\n" +
 	"\x06before\x18\x04 \x01(\v2!.windlass.config.v1.MachineConfigR\x06before\x12^\n" +
-	"\x16node_disruption_policy\x18\x05 \x01(\v2(.windlass.config.v1.NodeDisruptionPolicyR\x14nodeDisruptionPolicy\"\x91\x04\n" +
+	"\x16node_disruption_policy\x18\x05 \x01(\v2(.windlass.config.v1.NodeDisruptionPolicyR\x14nodeDisruptionPolicy\"\xa5\x04\n" +
 	"\x1bRenderMachineConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x18\n" +
 	"\asources\x18\x02 \x03(\tR\asources\x12 \n" +
@@ -1163,7 +1172,8 @@ const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12#\n" +
 	"\raction_reason\x18\x05 \x01(\tR\factionReason\x12P\n" +
 	"\achanges\x18\x06 \x03(\v26.windlass.config.v1.RenderMachineConfigResponse.ChangeR\achanges\x12=\n" +
-	"\bservices\x18\a \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x1a\x9d\x01\n" +
+	"\bservices\x18\a \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x12\n" +
+	"\x04held\x18\b \x01(\tR\x04held\x1a\x9d\x01\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\tR\x04item\x12\x10\n" +
 	"\x03how\x18\x02 \x01(\tR\x03how\x12\x16\n" +

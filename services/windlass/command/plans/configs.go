@@ -3,6 +3,7 @@ package plans
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -50,26 +51,39 @@ name, or the MachineConfiguration "cluster" with the node disruption policies to
 
 // configs sets what a request renders as if the objects were applied.
 func (g given) configs(ctx context.Context, c *client.Client, req *configv1.RenderMachineConfigRequest) error {
-	if settings := first[*configv1.MachineConfiguration](g); settings != nil {
+	given := all[*configv1.MachineConfiguration](g)
+	if len(given) > 1 {
+		return fmt.Errorf("there is one MachineConfiguration in a cluster, not %d", len(given))
+	}
+	for _, settings := range given {
+		if name := settings.GetMetadata().GetName(); name != "cluster" {
+			return fmt.Errorf("the one MachineConfiguration is named \"cluster\", not %q", name)
+		}
 		req.NodeDisruptionPolicy = settings.GetSpec().GetNodeDisruptionPolicy()
 		if req.NodeDisruptionPolicy == nil {
 			req.NodeDisruptionPolicy = &configv1.NodeDisruptionPolicy{}
 		}
 	}
-	configs := all[*configv1.MachineConfig](g)
+	var configs []*configv1.MachineConfig
+	for _, c := range slices.Backward(all[*configv1.MachineConfig](g)) { // of two with one name the last is applied last
+		if name := c.GetMetadata().GetName(); isRendered(c) {
+			return fmt.Errorf("machine config %q: names that begin with rendered- are made by the cluster alone", name)
+		}
+		if !named(configs, c) {
+			configs = append(configs, c)
+		}
+	}
 	if len(configs) == 0 {
 		return nil
 	}
-	live := &configv1.ListMachineConfigsRequest{}
+	live := &configv1.ListMachineConfigsRequest{Limit: configsOfPage}
 	for {
 		page, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(ctx, live)
 		if err != nil {
 			return err
 		}
 		for _, is := range page.GetItems() {
-			if !slices.ContainsFunc(configs, func(c *configv1.MachineConfig) bool {
-				return c.GetMetadata().GetName() == is.GetMetadata().GetName()
-			}) {
+			if !isRendered(is) && !named(configs, is) {
 				configs = append(configs, is)
 			}
 		}
@@ -81,9 +95,26 @@ func (g given) configs(ctx context.Context, c *client.Client, req *configv1.Rend
 	return nil
 }
 
+// configsOfPage is how many configurations are read at once: each may have a megabyte.
+const configsOfPage = 8
+
+func isRendered(c *configv1.MachineConfig) bool {
+	return strings.HasPrefix(c.GetMetadata().GetName(), "rendered-")
+}
+
+// named reports whether one of the configurations has the name of another.
+func named(configs []*configv1.MachineConfig, other *configv1.MachineConfig) bool {
+	return slices.ContainsFunc(configs, func(c *configv1.MachineConfig) bool {
+		return c.GetMetadata().GetName() == other.GetMetadata().GetName()
+	})
+}
+
 func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) {
 	p.printf("Pool:    %s\nConfig:  %s\nSources: %s\n", pool, r.GetMachineConfig().GetMetadata().GetName(),
 		table.OrNone(strings.Join(r.GetSources(), ", ")))
+	if r.GetHeld() != "" {
+		p.printf("Held:    %s\n", r.GetHeld())
+	}
 	if len(r.GetChanges()) == 0 {
 		p.printf("\nNothing changes: the pool has this configuration.\n")
 		return

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -16,6 +19,13 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
 	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+const (
+	// renderedPrefix begins the names of rendered configurations, and no others.
+	renderedPrefix = "rendered-"
+	// configsOfPage is how many configurations are read at once: each may have a megabyte.
+	configsOfPage = 8
 )
 
 // pools is the kind whose nodes go back to a former configuration.
@@ -41,8 +51,11 @@ func poolText(p *configv1.MachineConfigPool, want string) (text string, done boo
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
 		return "Waiting for machine config pool spec update to be observed...", false, nil
-	case degraded.GetStatus() == "True":
+	case degraded.GetStatus() == "True" && spec.GetConfiguration().GetName() == want:
 		return "", false, fmt.Errorf("machine config pool %q is degraded: %s", name, degraded.GetMessage())
+	case object.IsTrue(st.GetConditions(), "RenderDegraded"):
+		return "", false, fmt.Errorf("machine config pool %q is degraded: %s", name,
+			object.FindCondition(st.GetConditions(), "RenderDegraded").GetMessage())
 	case spec.GetConfiguration().GetName() == want && updated.GetStatus() == "True":
 		return fmt.Sprintf("machine config pool %q successfully rolled out", name), true, nil
 	case spec.GetPaused():
@@ -58,13 +71,14 @@ func former(ctx context.Context, c *client.Client, pool *configv1.MachineConfigP
 	error,
 ) {
 	var out []*configv1.MachineConfig
-	for req := (&configv1.ListMachineConfigsRequest{}); ; {
+	for req := (&configv1.ListMachineConfigsRequest{Limit: configsOfPage}); ; {
 		page, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(ctx, req)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range page.GetItems() {
-			if object.ControllerOf(m).GetUid() == pool.GetMetadata().GetUid() {
+			if object.ControllerOf(m).GetUid() == pool.GetMetadata().GetUid() && !object.Deleting(m) &&
+				strings.HasPrefix(m.GetMetadata().GetName(), renderedPrefix) {
 				out = append(out, m)
 			}
 		}
@@ -88,21 +102,26 @@ func showFormer(ctx context.Context, e *session.Env, c *client.Client, pool *con
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"CONFIG", "AGE", "USE"}}
+	at := map[string]string{} // the last time that all nodes had it
+	for _, h := range slices.Backward(pool.GetStatus().GetHistory()) {
+		at[h.GetName()] = table.Age(h.GetCompletionTime(), time.Now())
+	}
+	rows := [][]string{{"CONFIG", "AGE", "ALL NODES HAD IT", "USE"}}
 	for _, m := range list {
 		var use []string
 		name := m.GetMetadata().GetName()
 		for _, u := range []struct{ config, what string }{
 			{pool.GetSpec().GetConfiguration().GetName(), "target of the nodes"},
-			{pool.GetStatus().GetConfiguration().GetName(), "last one that all nodes had"},
-			{pool.GetSpec().GetPin().GetConfiguration(), "the pool is held at it"},
+			{pool.GetStatus().GetConfiguration().GetName(), "last good one"},
+			{pool.GetSpec().GetPin().GetConfiguration(), "pool is held at it"},
 		} {
 			if u.config == name {
 				use = append(use, u.what)
 			}
 		}
 		rows = append(rows, []string{
-			name, table.Age(m.GetMetadata().GetCreationTimestamp(), time.Now()), table.OrNone(strings.Join(use, ", ")),
+			name, table.Age(m.GetMetadata().GetCreationTimestamp(), time.Now()), table.OrNone(at[name]),
+			table.OrNone(strings.Join(use, ", ")),
 		})
 	}
 	return table.New(e.Out).Print(rows...)
@@ -121,7 +140,7 @@ func hold(ctx context.Context, e *session.Env, c *client.Client, t target.Item, 
 			return fmt.Errorf("%s: %w", t, err)
 		}
 	}
-	pin := map[string]any{"configuration": to}
+	pin := map[string]any{"configuration": to, "reason": nil} // not the reason of another one
 	if reason != "" {
 		pin["reason"] = reason
 	}
@@ -135,30 +154,41 @@ func hold(ctx context.Context, e *session.Env, c *client.Client, t target.Item, 
 	if _, err := c.Patch(ctx, t.Kind, "", t.Name(), manifest.MergePatch, body, false); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Out, "%s is held at %s\n", t, to)
-	fmt.Fprintf(e.Err,
-		"Its nodes are updated to it as to any other configuration; changes of machine configs have no effect "+
-			"on them until windlass rollout resume machineconfigpool/%s.\n", t.Name())
+	fmt.Fprintf(e.Out, "%s goes back to %s\n", t, to)
+	fmt.Fprintf(e.Err, "It is held there: changes of machine configs have no effect on its nodes until "+
+		"windlass rollout resume machineconfigpool/%s.\n", t.Name())
 	return nil
 }
 
-// lastGood returns the configuration that a pool goes back to.
+// lastGood returns the configuration that a pool goes back to: the last one that all nodes had. If they have what is
+// wanted now, it is the one that they all had before.
 func lastGood(ctx context.Context, c *client.Client, pool *configv1.MachineConfigPool) (string, error) {
 	if pin := pool.GetSpec().GetPin().GetConfiguration(); pin != "" {
 		return "", fmt.Errorf("it is held at %s already; specify --to-config for another, or resume it", pin)
 	}
-	now, good := pool.GetSpec().GetConfiguration().GetName(), pool.GetStatus().GetConfiguration().GetName()
-	if good != "" && good != now {
+	good := pool.GetStatus().GetConfiguration().GetName()
+	if good == "" {
+		return "", errors.New("its nodes never all had one configuration; specify --to-config")
+	}
+	want, err := rendered(ctx, c, pool.GetMetadata().GetName())
+	switch {
+	case status.Code(err) == codes.FailedPrecondition: // what is wanted cannot be rendered
+		return good, nil
+	case err != nil:
+		return "", err
+	case want != good:
 		return good, nil
 	}
 	list, err := former(ctx, c, pool)
 	if err != nil {
 		return "", err
 	}
-	for _, m := range slices.Backward(list) {
-		if m.GetMetadata().GetName() != now {
-			return m.GetMetadata().GetName(), nil
+	for _, h := range pool.GetStatus().GetHistory() {
+		if h.GetName() != good && slices.ContainsFunc(list, func(m *configv1.MachineConfig) bool {
+			return m.GetMetadata().GetName() == h.GetName()
+		}) {
+			return h.GetName(), nil
 		}
 	}
-	return "", errors.New("no former configuration of it is stored")
+	return "", errors.New("no configuration is stored that all its nodes had before; specify --to-config")
 }

@@ -99,15 +99,16 @@ func newStatus(e *session.Env) *cobra.Command {
 
 func awaitStatus(ctx context.Context, e *session.Env, c *client.Client, t target.Item, watch bool) error {
 	said, want := "", ""
-	if pool, ok := t.Object.(*configv1.MachineConfigPool); ok && pool.GetSpec().GetPin() == nil {
-		var err error
-		if want, err = rendered(ctx, c, t.Name()); err != nil {
-			return err
-		}
-	}
 	tell := func(o object.Object) (bool, error) {
 		if o == nil {
 			return false, fmt.Errorf("%s was deleted", t)
+		}
+		if pool, ok := o.(*configv1.MachineConfigPool); ok && pool.GetSpec().GetPin() == nil &&
+			pool.GetSpec().GetConfiguration().GetName() != want {
+			var err error
+			if want, err = rendered(ctx, c, t.Name()); err != nil {
+				return false, err
+			}
 		}
 		text, done, err := statusText(o, want)
 		if err == nil && text != said {
@@ -337,8 +338,11 @@ func newUndo(e *session.Env) *cobra.Command {
 		Short: "Roll a deployment, stateful set or daemon set back to an earlier revision, or a pool to its last good configuration",
 		Long: `Roll a deployment, stateful set or daemon set back to an earlier revision.
 
-The nodes of a machine config pool go back to the last configuration that all of them had, or to the one before if they
-have it, and are held there: later changes of machine configs have no effect on them until rollout resume.`,
+The nodes of a machine config pool go back to the last configuration that all of them had. If that is what their
+machine configs say, too, they go back to the one that they all had before it. The pool is then held there: changes of
+machine configs have no effect on its nodes until rollout resume.`,
+		Example: `  windlass rollout undo deployment/hello
+  windlass rollout undo machineconfigpool/worker --reason 'chronyd loses its peers'`,
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to < 0 {
