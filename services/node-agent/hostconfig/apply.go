@@ -32,16 +32,16 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err != nil {
 		return st, wanted{}, err
 	}
-	if !o.reboot {
-		j.Services = o.services
-	}
 	if err := save(h.cfg.Dir, journalFile, j); err != nil {
 		return st, wanted{}, err
 	}
-	if err := h.carryOut(ctx, ops, was.units, is.units, j.Services, next); err != nil {
+	if err := h.carryOut(ctx, ops, was.units, is.units, o, next); err != nil {
 		return st, wanted{}, errors.Join(err, h.takeBack(ctx, j, is.units, was.units))
 	}
 	h.settle(next)
+	if err := h.paid(); err != nil {
+		h.cfg.Log.WarnContext(ctx, "services will be restarted once more", "error", err)
+	}
 	return next, is, nil
 }
 
@@ -129,15 +129,13 @@ func (h *Host) removals(st state, is wanted) ([]op, error) {
 }
 
 // carryOut changes the disk, then the units, has services see it, and then writes down that it is done.
-func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, services []*configv1.ServiceAction,
-	next state,
-) error {
-	for _, o := range ops {
+func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, next state) error {
+	for _, op := range ops {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := o.do(); err != nil {
-			return fmt.Errorf("%q: %w", "/"+o.undo.Path, err)
+		if err := op.do(); err != nil {
+			return fmt.Errorf("%q: %w", "/"+op.undo.Path, err)
 		}
 	}
 	if err := h.tree.sync(changed(ops)); err != nil {
@@ -146,8 +144,14 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, services 
 	if err := h.units.change(ctx, was, is, h.root()); err != nil {
 		return err
 	}
-	if err := h.units.renew(ctx, services, was, is, h.root()); err != nil {
-		return err
+	if !o.reboot { // which starts everything again
+		services, err := h.owe(o.services)
+		if err == nil {
+			err = h.units.renew(ctx, services, was, is, h.root())
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if err := h.tree.before("record"); err != nil {
 		return err
@@ -163,17 +167,35 @@ func changed(ops []op) []string {
 	return out
 }
 
-// takeBack undoes a journal. What it leaves is healed later, since the journal stays.
+// takeBack undoes a journal. What it leaves is healed later, since the journal stays. Services that have seen the
+// change see that, too; one that does not hold up nothing else, and is tried again later.
 func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
 	// This ignores the cancellation of ctx: a partial change must not stay.
-	ctx = context.WithoutCancel(ctx)
-	if err := errors.Join(h.undo(j), h.units.back(ctx, is, was, h.root())); err != nil {
+	always := context.WithoutCancel(ctx)
+	if err := errors.Join(h.undo(j), h.units.back(always, is, was, h.root())); err != nil {
 		return err
 	}
-	if err := h.units.renew(ctx, j.Services, is, was, h.root()); err != nil {
+	return errors.Join(remove(h.cfg.Dir, journalFile), h.pay(ctx, is, was))
+}
+
+// pay has services that may run with other files than there are see these: those of now, where before are the units of
+// the change that led there.
+func (h *Host) pay(ctx context.Context, before, now []unit) error {
+	services, err := h.owed()
+	if err != nil {
 		return err
 	}
-	return remove(h.cfg.Dir, journalFile)
+	for _, s := range services {
+		one := []*configv1.ServiceAction{s}
+		err := h.units.renew(ctx, one, before, now, h.root())
+		if err != nil && s.GetReload() && ctx.Err() == nil { // a restart reads everything
+			err = h.units.renew(ctx, []*configv1.ServiceAction{{Name: s.GetName()}}, before, now, h.root())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return h.paid()
 }
 
 // undo puts back the files of a journal, all that it can.
@@ -224,9 +246,6 @@ func (h *Host) recall() (state, error) {
 	if err := h.undo(*j); err != nil {
 		return st, err
 	}
-	if len(j.Services)+len(j.Repair) > 0 {
-		return st, nil // resume has the services see that
-	}
 	return st, remove(h.cfg.Dir, journalFile) // the units follow in resume
 }
 
@@ -269,13 +288,7 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 	if err := h.undo(*j); err != nil {
 		return nil, is, err
 	}
-	if err := h.putBack(*j, is); err != nil {
-		return nil, is, err
-	}
 	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {
-		return nil, is, err
-	}
-	if err := h.units.renew(ctx, j.Services, is.units, is.units, h.root()); err != nil {
 		return nil, is, err
 	}
 	return cfg, is, remove(h.cfg.Dir, journalFile)

@@ -80,7 +80,7 @@ func (h *Host) session(ctx context.Context) error {
 	if err := h.deliver(ctx); err != nil {
 		return err
 	}
-	orders, err := h.agents.FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: h.cfg.Node})
+	orders, err := h.agents.FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: h.cfg.Node, RenewsServices: true})
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,10 @@ func (h *Host) session(ctx context.Context) error {
 				return
 			}
 			select {
-			case h.orders <- order{m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices(), m.GetRepairs()}:
+			case h.orders <- order{
+				m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices(), m.GetRepairs(),
+				m.CurrentConfig,
+			}:
 			case <-ctx.Done():
 				ended <- ctx.Err()
 				return

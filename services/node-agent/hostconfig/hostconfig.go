@@ -66,6 +66,7 @@ type order struct {
 
 	services []*configv1.ServiceAction // unless it reboots
 	repairs  []*configv1.PathRepair    // of a machine that has the configuration
+	from     *string                   // the configuration that it was decided for; nil if that is not said
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -90,6 +91,8 @@ type Host struct {
 	retry   *backoff.Backoff // the pauses before it is tried again
 	again   <-chan time.Time // when to try it again; nil if it need not wait
 	busy    *attempt         // nil while nothing is taken up
+	pacing  *backoff.Backoff // the pauses between repairs
+	resting time.Time        // no repair before
 }
 
 // attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
@@ -111,6 +114,7 @@ func New(cfg Config) *Host {
 	return &Host{
 		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order),
 		retry:  backoff.New(firstRetry, longRetry),
+		pacing: backoff.New(cfg.Drift, longRetry),
 		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir)},
 		seen:   map[string]stamp{},
 		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
@@ -312,6 +316,8 @@ func (h *Host) next(ctx context.Context) {
 	switch {
 	case err != nil:
 		h.fail(ctx, o, err)
+	case o.from != nil && *o.from != h.st.Name:
+		h.say(working, o.name(), "") // with what the machine has, for which it is decided again
 	case o.apply:
 		h.say(working, o.name(), "")
 		h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
@@ -326,18 +332,33 @@ func (h *Host) next(ctx context.Context) {
 // check says whether the machine is as its configuration says. A change that could not be taken back comes first: it
 // has left what the configuration does not name.
 func (h *Host) check(ctx context.Context) {
-	switch j, err := h.pending(h.st); {
-	case err == nil && j == nil:
+	var do func(context.Context, state) (state, wanted, error)
+	j, err := h.pending(h.st)
+	services, unread := h.owed()
+	switch {
+	case err != nil || j != nil:
+		do = func(ctx context.Context, st state) (state, wanted, error) {
+			_, is, err := h.heal(ctx, st)
+			return st, is, err
+		}
+	case unread != nil || len(services) > 0:
+		do = func(ctx context.Context, st state) (state, wanted, error) {
+			_, is, err := h.heal(ctx, st)
+			if err == nil {
+				err = h.pay(ctx, is.units, is.units)
+			}
+			return st, is, err
+		}
+	default:
 		h.compare(ctx)
-	case h.again == nil:
+		return
+	}
+	if h.again == nil {
 		var o order
 		if h.order != nil {
 			o = *h.order
 		}
-		h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
-			_, is, err := h.heal(ctx, st)
-			return st, is, err
-		})
+		h.begin(ctx, o, do)
 		h.busy.heals = true
 	}
 }
@@ -366,7 +387,7 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		return false
 	}
 	if a.heals {
-		h.failed, h.trouble = "", "" // every unit was checked
+		h.failed = ""
 		h.know(a.is)
 		return false
 	}
@@ -390,10 +411,15 @@ func (h *Host) fail(ctx context.Context, o order, err error) {
 
 // compare says whether the machine is as its configuration says, and begins to repair what it may.
 func (h *Host) compare(ctx context.Context) {
-	drifted, why := h.tree.drift(h.wanted.entries, h.seen)
-	if j := h.repairsOf(drifted); h.again == nil && len(j.Repair) > 0 {
-		h.repair(ctx, j, why)
+	drifted := h.tree.drift(h.wanted.entries, h.seen)
+	why := summary(drifted)
+	switch r := h.repairsOf(drifted); {
+	case len(r.entries) > 0 && h.again == nil && !time.Now().Before(h.resting):
+		h.resting = time.Now().Add(h.pacing.Next()) // what is changed again and again is put back less and less often
+		h.repair(ctx, r)
 		return
+	case len(drifted) == 0 && !time.Now().Before(h.resting):
+		h.pacing.Reset()
 	}
 	if h.units.steady(h.late.units) {
 		h.late = late{}

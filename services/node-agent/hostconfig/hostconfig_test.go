@@ -724,7 +724,7 @@ func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
 		if err := h.open(); err != nil {
 			t.Fatal(err)
 		}
-		if _, why := h.tree.drift(h.wanted.entries, h.seen); why != "" {
+		if why := summary(h.tree.drift(h.wanted.entries, h.seen)); why != "" {
 			t.Errorf("killed at step %d: %s after the next start: %s", at, h.st.Name, why)
 		}
 		want := map[bool]string{false: "a", true: "b"}[finished]
@@ -787,7 +787,7 @@ func TestAnErrorOfTheDiskAtAnyStepIsTakenBack(t *testing.T) {
 		if err := again.open(); err != nil {
 			t.Fatal(err)
 		}
-		if _, why := again.tree.drift(again.wanted.entries, again.seen); why != "" || again.st.Name != "a" {
+		if why := summary(again.tree.drift(again.wanted.entries, again.seen)); why != "" || again.st.Name != "a" {
 			t.Errorf("step %d failed: %s: %s", at, again.st.Name, why)
 		}
 		if _, err := os.Stat(filepath.Join(dir, rootDir, "only/b")); !errors.Is(err, os.ErrNotExist) {

@@ -31,6 +31,8 @@ const (
 	steadyRun = 2 * time.Second
 	// stopLimit bounds the end of one unit; the supervisor kills it before that.
 	stopLimit = 30 * time.Second
+	// reloadLimit bounds one command that has a unit read its configuration again.
+	reloadLimit = 90 * time.Second
 	// mainPID is the variable with the number of a unit's process, for what reloads it.
 	mainPID = "MAINPID"
 	// tail is how much of the end of a failed command's output is reported.
@@ -215,9 +217,13 @@ func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Roo
 		return r.startOne(ctx, u, root, true)
 	}
 	s, _ := r.supervisor.Lookup(processName(u.name))
-	if !s.Running {
-		return nil // it reads what there is when it starts
+	switch {
+	case s.Final:
+		return nil // it has ended, and reads nothing
+	case !s.Running: // for now, or it is not taken over yet: it may have read what was there before
+		return r.renewOne(ctx, u, false, root)
 	}
+	u.limit = min(u.limit, reloadLimit)
 	for _, c := range u.reload {
 		if err := r.once(ctx, u, c, root, mainPID+"="+strconv.Itoa(s.PID)); err != nil {
 			return fmt.Errorf("reload: %w", err)

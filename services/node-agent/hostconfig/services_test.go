@@ -124,7 +124,7 @@ func TestWhatOthersChangeIsPutBackWhereAllowed(t *testing.T) {
 	m.awaitState(done, "one")
 	m.awaitSeen("1")
 	reload := &configv1.PathRepair{
-		Path: "/etc/x", Services: []*configv1.ServiceAction{{Name: "reader.service", Reload: true}},
+		Paths: []string{"/etc/x"}, Services: []*configv1.ServiceAction{{Name: "reader.service", Reload: true}},
 	}
 	m.cluster.sendRepairs(one, reload)
 	m.place("etc/x", "2")
@@ -172,12 +172,10 @@ func TestWhatOthersChangeIsPutBackWhereAllowed(t *testing.T) {
 	}
 	m.place("etc/x", "2")
 	m.place("etc/seen", "2")
-	if err := save(m.dir, journalFile, journal{
-		Change: "c", Config: "one", Repair: []string{"etc/x"}, Services: reload.GetServices(),
-	}); err != nil {
+	if err := save(m.dir, owedFile, debt{Boot: "boot-1", Services: reload.GetServices()}); err != nil {
 		t.Fatal(err)
 	}
-	m.cluster.send(one, true, false)
+	m.cluster.sendRepairs(one, reload)
 	m.boot("boot-1")
 	m.awaitState(done, "one")
 	if x, seen := m.content("etc/x"), m.content("etc/seen"); x != "1" || seen != "1" || !m.finished() {
@@ -187,6 +185,7 @@ func TestWhatOthersChangeIsPutBackWhereAllowed(t *testing.T) {
 
 // finished reports whether no change is under way.
 func (m *machine) finished() bool {
-	_, err := os.Stat(m.dir + "/" + journalFile)
-	return errors.Is(err, os.ErrNotExist)
+	_, journal := os.Stat(m.dir + "/" + journalFile)
+	_, owed := os.Stat(m.dir + "/" + owedFile)
+	return errors.Is(journal, os.ErrNotExist) && errors.Is(owed, os.ErrNotExist)
 }

@@ -1,7 +1,6 @@
 package hostconfig
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -279,20 +278,31 @@ type stamp struct {
 	size     int64
 }
 
-// drift returns the paths where the disk differs from what is wanted, and how the first one does in one line, with the
-// number of others; empty if it does not. Contents are read only where a file looks different from when they were
-// right.
-func (t *tree) drift(entries []entry, seen map[string]stamp) (paths []string, why string) {
+// drifted is a path where the disk differs from what is wanted.
+type drifted struct{ path, why string }
+
+// drift returns where the disk differs from what is wanted. Contents are read only where a file looks different from
+// when they were right.
+func (t *tree) drift(entries []entry, seen map[string]stamp) []drifted {
+	var out []drifted
 	for _, e := range entries {
-		if text := t.driftOf(e, seen); text != "" {
+		if why := t.driftOf(e, seen); why != "" {
 			delete(seen, e.path)
-			paths, why = append(paths, e.path), cmp.Or(why, text)
+			out = append(out, drifted{e.path, why})
 		}
 	}
-	if more := len(paths) - 1; more > 0 {
-		why = fmt.Sprintf("%s, and %d more", why, more)
+	return out
+}
+
+// summary says in one line how the first path differs, and how many others do; empty for none.
+func summary(list []drifted) string {
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return list[0].why
 	}
-	return paths, why
+	return fmt.Sprintf("%s, and %d more", list[0].why, len(list)-1)
 }
 
 func (t *tree) driftOf(e entry, seen map[string]stamp) string {

@@ -22,8 +22,9 @@ type Views struct {
 	now    func() time.Time
 
 	mu       sync.Mutex
-	rendered map[string]memo // by pool
-	changed  time.Time       // when a machine configuration changed last
+	rendered map[string]memo       // by pool
+	repaired map[string]repairMemo // by configuration
+	changed  time.Time             // when a machine configuration changed last
 }
 
 // memo is the last rendering of a pool; it is valid while nothing that went into it changes.
@@ -33,9 +34,21 @@ type memo struct {
 	failure string
 }
 
+// maxRepaired bounds what is remembered; there are a few configurations for each pool.
+const maxRepaired = 64
+
+// repairMemo is what is put back of a configuration by some settings.
+type repairMemo struct {
+	inputs string
+	out    []*configv1.PathRepair
+}
+
 // NewViews returns views of the tables and the peer. now is the clock.
 func NewViews(tables *kinds.Tables, peer *Peer, settle time.Duration, now func() time.Time) *Views {
-	return &Views{tables: tables, peer: peer, settle: settle, now: now, rendered: map[string]memo{}}
+	return &Views{
+		tables: tables, peer: peer, settle: settle, now: now, rendered: map[string]memo{},
+		repaired: map[string]repairMemo{},
+	}
 }
 
 // configChanged notes that a machine configuration changed just now.
@@ -164,6 +177,24 @@ func (o *Views) Policy() *configv1.NodeDisruptionPolicy {
 	return plan.Policies(c)
 }
 
+// repairs returns what agents of a configuration put back. It is the same for all nodes of a pool.
+func (o *Views) repairs(cfg *configv1.MachineConfig, policy *configv1.NodeDisruptionPolicy) []*configv1.PathRepair {
+	settings, _ := o.tables.Settings.Lookup("", plan.Settings)
+	name, inputs := cfg.GetMetadata().GetName(), settings.GetMetadata().GetUid()+"@"+
+		fmt.Sprint(settings.GetMetadata().GetGeneration())
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m, ok := o.repaired[name]
+	if !ok || m.inputs != inputs {
+		if len(o.repaired) >= maxRepaired {
+			clear(o.repaired)
+		}
+		m = repairMemo{inputs, plan.Repairs(cfg, policy)}
+		o.repaired[name] = m
+	}
+	return m.out
+}
+
 // Node returns what decides about one node.
 func (o *Views) Node(name string) plan.NodeView {
 	v := plan.NodeView{Drain: o.peer.Drain(name), Policy: o.Policy()}
@@ -173,7 +204,9 @@ func (o *Views) Node(name string) plan.NodeView {
 	cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig])
 	if pool := plan.PoolOf(v.Node, o.tables.Pools.All()); ok && pool != nil &&
 		plan.OfPool(cfg, pool.GetMetadata().GetName()) {
-		v.Desired, v.Repair = cfg, plan.Repairing(pool)
+		if v.Desired = cfg; plan.Repairing(pool) {
+			v.Repairs = o.repairs(cfg, v.Policy)
+		}
 	}
 	return v
 }

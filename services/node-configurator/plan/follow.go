@@ -23,12 +23,15 @@ type Order struct {
 	// what is done to services that run on, in order
 	Services []*configv1.ServiceAction
 	Repairs  []*configv1.PathRepair // what the agent puts back if others change it
+	From     string                 // name of the configuration that this was decided for; empty for none
 }
 
 // equal reports whether two orders say the same. Labels and the like of a configuration do not matter to a node.
 func (o Order) equal(other Order) bool {
 	same := func(a, b *configv1.ServiceAction) bool { return proto.Equal(a, b) }
-	return o.Apply == other.Apply && o.Reboot == other.Reboot && slices.EqualFunc(o.Services, other.Services, same) &&
+	there := o.From == o.Config.GetMetadata().GetName() // nothing is applied, so it does not matter what was there before
+	return (there || o.From == other.From) && o.Apply == other.Apply && o.Reboot == other.Reboot &&
+		slices.EqualFunc(o.Services, other.Services, same) &&
 		slices.EqualFunc(o.Repairs, other.Repairs, func(a, b *configv1.PathRepair) bool { return proto.Equal(a, b) }) &&
 		o.Config.GetMetadata().GetName() == other.Config.GetMetadata().GetName() &&
 		proto.Equal(o.Config.GetSpec(), other.Config.GetSpec())
@@ -39,6 +42,7 @@ type FollowView struct {
 	NodeView
 	Now    time.Time // UTC
 	Sent   *Order    // what it was ordered last; nil if nothing
+	Renews bool      // the agent restarts and reloads services
 	Owed   bool      // the permit may be held for the node without a drain that gives it back
 	Permit Answer    // to AcquirePermit, just now
 }
@@ -49,9 +53,16 @@ type FollowView struct {
 func Follow(v FollowView) Plan {
 	var p Plan
 	o, owed, votes := order(v.NodeView), v.Owed, controlPlane(v.Node)
+	if o.Apply && !v.Renews && len(o.Services) > 0 {
+		o.Apply = false
+		p.hold(v.Node, &metav1.HeldBack{
+			Action: applyConfig, Reason: "its agent is of a release that does not restart services",
+			Unblock: "the agent is updated",
+		})
+	}
 	restarts := o.Apply && o.Reboot && !(v.Sent != nil && v.Sent.Apply && v.Sent.Reboot)
 	switch {
-	case o.Config != nil && !o.Apply:
+	case o.Config != nil && !o.Apply && len(p.Held) == 0:
 		p.hold(v.Node, &metav1.HeldBack{
 			Action: applyConfig, Reason: notEmpty(v.Drain), SinceTime: v.Drain.GetMetadata().GetCreationTimestamp(),
 			Unblock: "the drain of the node succeeds",

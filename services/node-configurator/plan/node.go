@@ -22,8 +22,8 @@ type NodeView struct {
 	Current *configv1.MachineConfig // its current configuration; nil if it is not known
 	Desired *configv1.MachineConfig // its target; nil if it is not known
 
-	Policy *configv1.NodeDisruptionPolicy // the policies in force
-	Repair bool                           // what others change on it is put back
+	Policy  *configv1.NodeDisruptionPolicy // the policies in force
+	Repairs []*configv1.PathRepair         // what is put back if others change it, while the node has its target
 }
 
 func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotations()[key] }
@@ -144,10 +144,14 @@ func order(v NodeView) Order {
 		return Order{}
 	}
 	impact, _, services := need(v)
-	return Order{
-		Config: v.Desired, Reboot: impact == Reboot, Services: services, Repairs: repairs(v),
+	o := Order{
+		Config: v.Desired, Reboot: impact == Reboot, Services: services, From: mark(v.Node, CurrentConfig),
 		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v),
 	}
+	if mark(v.Node, CurrentConfig) == mark(v.Node, DesiredConfig) && (done(v.Node) || failed(v.Node)) {
+		o.Repairs = v.Repairs
+	}
+	return o
 }
 
 // controlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd

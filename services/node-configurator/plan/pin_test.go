@@ -10,6 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestAPinIsSignedAndDated(t *testing.T) {
@@ -65,6 +66,27 @@ func TestAPoolThatIsHeldDoesNotFollowItsConfigurations(t *testing.T) {
 	}
 	if _, err := TargetOf(pool, now[:1], nil); err == nil || !strings.Contains(err.Error(), "not stored any more") {
 		t.Errorf("the configuration is gone: %v", err)
+	}
+	going := object.Clone(old.Config)
+	going.Metadata.DeletionTimestamp = timestamppb.New(epoch())
+	if _, err := TargetOf(pool, []*configv1.MachineConfig{now[0], going}, nil); err == nil || PinFault(pool, going) == "" {
+		t.Errorf("the configuration is being deleted: %v", err)
+	}
+	waits := v
+	waits.Settled = epoch().Add(time.Hour)
+	if p, _ := Pool(waits); p.Aimed() == nil {
+		t.Error("it waits for changes of machine configs to settle")
+	}
+	if why := Held(pool, "rendered-worker-2"); !strings.HasPrefix(why, "pool worker is to be held at "+name) {
+		t.Errorf("what is rendered: %q", why)
+	}
+	if why := Held(pool, name); why != "" {
+		t.Errorf("what it is held at: %q", why)
+	}
+	impossible := View{Now: epoch(), Pool: pool, Failure: "cannot be put in force"}
+	_, _, st = Foresee(impossible)
+	if c := object.FindCondition(st.GetConditions(), ConditionUpdated); c.GetStatus() != "False" {
+		t.Errorf("it is not aimed at what it is to be held at: %v", c)
 	}
 	pool.Spec.Pin = nil
 	if r, err := TargetOf(pool, now, nil); err != nil || r.Config.GetMetadata().GetName() == name {

@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
+	"google.golang.org/protobuf/proto"
 )
 
 // driftRepair is the drift policy of a pool whose nodes put back what others change.
@@ -16,18 +18,14 @@ func Repairing(pool *configv1.MachineConfigPool) bool {
 	return pool.GetSpec().GetDriftPolicy() == driftRepair && !pool.GetSpec().GetPaused()
 }
 
-// repairs returns what the agent of a node puts back by itself: each path of its configuration for whose change the
-// policies require neither a drain nor a reboot. What is written of units is not read by any program: agents run them
-// as the configuration says.
-func repairs(v NodeView) []*configv1.PathRepair {
-	if !v.Repair || v.Desired == nil || !done(v.Node) && !failed(v.Node) ||
-		mark(v.Node, CurrentConfig) != mark(v.Node, DesiredConfig) {
-		return nil
-	}
-	is, _ := machineconfig.Read(v.Desired, v.Desired)
-	config, _ := parse(v.Desired.GetSpec().GetConfig(), "")
+// Repairs returns what agents of a configuration put back by themselves: each path for whose change the policies
+// require neither a drain nor a reboot, with what is done to services then. What is written of units is not read by any
+// program: agents run them as the configuration says.
+func Repairs(c *configv1.MachineConfig, policy *configv1.NodeDisruptionPolicy) []*configv1.PathRepair {
+	is, _ := machineconfig.Read(c, c)
+	config, _ := parse(c.GetSpec().GetConfig(), "")
 	stored := byPath(config)
-	j := judge{policy: v.Policy, before: v.Desired, after: v.Desired}
+	j := judge{policy: policy, before: c, after: c}
 	var out []*configv1.PathRepair
 	for _, e := range is.Entries {
 		path, c := "/"+e.Path, Change{}
@@ -36,9 +34,18 @@ func repairs(v NodeView) []*configv1.PathRepair {
 		} else if strings.Contains(path, "/.ssh/") {
 			j.user("", &c)
 		}
-		if !c.Action.Drains() {
-			out = append(out, &configv1.PathRepair{Path: path, Services: c.Services})
+		if c.Action.Drains() {
+			continue
 		}
+		i := slices.IndexFunc(out, func(r *configv1.PathRepair) bool {
+			return slices.EqualFunc(r.GetServices(), c.Services, func(a, b *configv1.ServiceAction) bool {
+				return proto.Equal(a, b)
+			})
+		})
+		if i < 0 {
+			i, out = len(out), append(out, &configv1.PathRepair{Services: c.Services})
+		}
+		out[i].Paths = append(out[i].Paths, path)
 	}
 	return out
 }

@@ -16,14 +16,18 @@ func TestWhatIsPutBackNeedsNeitherDrainNorReboot(t *testing.T) {
 		`{"path":"/etc/x","actions":[{"type":"Restart","restart":{"serviceName":"x.service"}}]},` +
 		`{"path":"/etc/y","actions":[{"type":"None"}]}]}`))
 	want := []*configv1.PathRepair{
-		{Path: "/etc/systemd/system/x.service"},
-		{Path: "/etc/x", Services: []*configv1.ServiceAction{{Name: "x.service"}}},
-		{Path: "/etc/y"},
-		{Path: "/etc/systemd/system/multi-user.target.wants/x.service"},
+		{Paths: []string{
+			"/etc/systemd/system/x.service", "/etc/y", "/etc/systemd/system/multi-user.target.wants/x.service",
+		}},
+		{Paths: []string{"/etc/x"}, Services: []*configv1.ServiceAction{{Name: "x.service"}}},
 	}
-	view := NodeView{Node: node("n", "a", "a", stateDone), Current: config, Desired: config, Policy: policy, Repair: true}
-	if diff := cmp.Diff(want, order(view).Repairs, protocmp.Transform()); diff != "" {
+	got := Repairs(config, policy)
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("repairs (-want +got):\n%s", diff)
+	}
+	view := NodeView{Node: node("n", "a", "a", stateDone), Current: config, Desired: config, Policy: policy, Repairs: got}
+	if len(order(view).Repairs) != len(want) {
+		t.Error("they are not ordered")
 	}
 	drifted := view
 	drifted.Node = node("n", "a", "a", degraded)
@@ -31,7 +35,6 @@ func TestWhatIsPutBackNeedsNeitherDrainNorReboot(t *testing.T) {
 		t.Error("a node that differs is not repaired")
 	}
 	for name, change := range map[string]func(*NodeView){
-		"it is not asked for":         func(v *NodeView) { v.Repair = false },
 		"another one is its target":   func(v *NodeView) { v.Node = node("n", "a", "b", working) },
 		"a first one is applied":      func(v *NodeView) { v.Node = node("n", "", "a", working) },
 		"its target is not known":     func(v *NodeView) { v.Desired = nil },

@@ -460,6 +460,7 @@ type nodeStep struct {
 
 func stepOf(v NodeView) nodeStep {
 	s := nodeStep{Order: order(v)}
+	s.Order.From = "" // see TestAnOrderSaysForWhichConfigurationItIs
 	for _, a := range Node(v).Do {
 		switch a.Verb {
 		case CreateDrain:
@@ -490,79 +491,79 @@ func TestOneStepOfANode(t *testing.T) {
 	}{
 		{
 			"a first configuration",
-			NodeView{node("n", "", "b", working), nil, nil, b, defaults(), false},
-			nodeStep{Order: Order{b, true, false, nil, nil}},
+			NodeView{node("n", "", "b", working), nil, nil, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it has to be empty",
-			NodeView{node("n", "a", "b", working), nil, a, b, defaults(), false},
-			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true, nil, nil}},
+			NodeView{node("n", "a", "b", working), nil, a, b, defaults(), nil},
+			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it is being drained",
-			NodeView{node("n", "a", "b", working), drain("Draining"), a, b, defaults(), false},
-			nodeStep{Order: Order{b, false, true, nil, nil}},
+			NodeView{node("n", "a", "b", working), drain("Draining"), a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it is drained",
-			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b, defaults(), false},
-			nodeStep{Order: Order{b, true, true, nil, nil}},
+			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"its drain was lifted, which is not known yet",
-			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b, defaults(), false},
-			nodeStep{Order: Order{b, false, true, nil, nil}},
+			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"another node is drained under its name",
-			NodeView{cordoned(node("n", "a", "b", working)), another, a, b, defaults(), false},
-			nodeStep{Order: Order{b, false, true, nil, nil}},
+			NodeView{cordoned(node("n", "a", "b", working)), another, a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it failed and is still drained",
-			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b, defaults(), false},
-			nodeStep{Order: Order{b, true, true, nil, nil}},
+			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"nothing of weight differs",
-			NodeView{node("n", "a", "b", working), nil, a, harmless, defaults(), false},
-			nodeStep{Order: Order{harmless, true, false, nil, nil}},
+			NodeView{node("n", "a", "b", working), nil, a, harmless, defaults(), nil},
+			nodeStep{Order: Order{Config: harmless, Apply: true, Reboot: false}},
 		},
 		{
 			"it restarts",
-			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b, defaults(), false},
-			nodeStep{Order: Order{b, true, true, nil, nil}},
+			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"it is done but not back",
-			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b, defaults(), false},
-			nodeStep{Order: Order{b, true, false, nil, nil}},
+			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b, defaults(), nil},
+			nodeStep{Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it is back",
-			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b, defaults(), false},
-			nodeStep{DeleteDrain: true, Order: Order{b, true, false, nil, nil}},
+			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b, defaults(), nil},
+			nodeStep{DeleteDrain: true, Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it goes back to what it has",
-			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a, defaults(), false},
-			nodeStep{Order: Order{a, true, false, nil, nil}},
+			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a, defaults(), nil},
+			nodeStep{Order: Order{Config: a, Apply: true, Reboot: false}},
 		},
 		{
 			"what it has is not known",
-			NodeView{node("n", "lost", "b", working), nil, nil, b, defaults(), false},
+			NodeView{node("n", "lost", "b", working), nil, nil, b, defaults(), nil},
 			nodeStep{
 				CreateDrain: "configuration b: what lost held is not known any more",
-				Order:       Order{b, false, true, nil, nil},
+				Order:       Order{Config: b, Apply: false, Reboot: true},
 			},
 		},
 		{
 			"it came from another pool and can never have its target",
-			NodeView{node("n", "a", "b", working), nil, a, impossible, defaults(), false},
-			nodeStep{Order: Order{impossible, false, true, nil, nil}},
+			NodeView{node("n", "a", "b", working), nil, a, impossible, defaults(), nil},
+			nodeStep{Order: Order{Config: impossible, Apply: false, Reboot: true}},
 		},
-		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil, defaults(), false}, nodeStep{}},
-		{"it is gone", NodeView{nil, drain("Draining"), nil, nil, defaults(), false}, nodeStep{DeleteDrain: true}},
+		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil, defaults(), nil}, nodeStep{}},
+		{"it is gone", NodeView{nil, drain("Draining"), nil, nil, defaults(), nil}, nodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := stepOf(tc.view); !reflect.DeepEqual(got, tc.want) {

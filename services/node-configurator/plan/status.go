@@ -127,7 +127,7 @@ func list(s string) []string {
 	return []string{s}
 }
 
-// reports reports whether a node is in trouble. One that gets another target now begins anew.
+// reports reports whether a node is in trouble. One that gets another target now begins again.
 func (r *Rollout) reports(n *nodev1.Node) bool {
 	return failed(n) && !slices.Contains(r.Next, n.GetMetadata().GetName())
 }

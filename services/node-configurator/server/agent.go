@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
@@ -164,7 +165,7 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 	var sent *plan.Order
 	owed := true // an earlier process may have died between acquiring the permit and giving it back
 	for {
-		p := s.follow(ctx, node, sent, owed)
+		p := s.follow(ctx, node, r.GetRenewsServices(), sent, owed)
 		for _, a := range p.Do {
 			switch a.Verb {
 			case plan.ReleasePermit:
@@ -175,7 +176,7 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 			case plan.SendOrder:
 				if err := stream.Send(&configv1.FollowConfigResponse{
 					MachineConfig: a.Order.Config, Apply: a.Order.Apply, Reboot: a.Order.Reboot, Services: a.Order.Services,
-					Repairs: a.Order.Repairs,
+					Repairs: a.Order.Repairs, CurrentConfig: proto.String(a.Order.From),
 				}); err != nil {
 					return err
 				}
@@ -196,8 +197,10 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 }
 
 // follow decides about the agent of a node, and again with the permit if it is needed.
-func (s *Agent) follow(ctx context.Context, node string, sent *plan.Order, owed bool) plan.Plan {
-	v := plan.FollowView{NodeView: s.views.Node(node), Now: time.Now().UTC(), Sent: sent, Owed: owed}
+func (s *Agent) follow(ctx context.Context, node string, renews bool, sent *plan.Order, owed bool) plan.Plan {
+	v := plan.FollowView{
+		NodeView: s.views.Node(node), Now: time.Now().UTC(), Renews: renews, Sent: sent, Owed: owed,
+	}
 	p := plan.Follow(v)
 	if !p.Asks(plan.AcquirePermit) {
 		return p

@@ -312,7 +312,7 @@ func (a *agent) connect() {
 }
 
 func (a *agent) follow(ctx context.Context, client configv1.ConfigAgentServiceClient) {
-	stream, err := client.FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: a.node})
+	stream, err := client.FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: a.node, RenewsServices: true})
 	if err != nil {
 		return
 	}

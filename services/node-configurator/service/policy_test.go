@@ -205,7 +205,7 @@ func TestAgentsOfAPoolThatRepairsAreOrderedTo(t *testing.T) {
 			defer a.mu.Unlock()
 			var got []string
 			for _, r := range a.orders[len(a.orders)-1].GetRepairs() {
-				got = append(got, r.GetPath())
+				got = append(got, r.GetPaths()...)
 			}
 			if slices.Equal(got, want) {
 				return ""

@@ -197,6 +197,18 @@ func TestTheControlPlaneIsUpdatedWhenItsPoolIsAtWhatItsConfigurationsMakeNow(t *
 			change: func(p *configv1.MachineConfigPool) { p.Spec.Paused = proto.Bool(true) }, rendered: "newer",
 			reason: "ControlPlaneNotUpdated", observed: "it is paused",
 		},
+		"the pool is to be held at another, and is not yet": {
+			change: func(p *configv1.MachineConfigPool) {
+				p.Spec.Pin = &configv1.MachineConfigPoolPin{Configuration: "old", By: "admin"}
+			}, rendered: "new",
+			reason:   "ControlPlaneNotUpdated",
+			observed: "the pool master is held at old by admin and does not get the configuration new",
+		},
+		"the pool is held at what is wanted": {
+			change: func(p *configv1.MachineConfigPool) {
+				p.Spec.Pin = &configv1.MachineConfigPoolPin{Configuration: "new", By: "admin"}
+			}, rendered: "new", ready: true,
+		},
 		"a change that its owner has not seen": {
 			change: func(p *configv1.MachineConfigPool) { p.Metadata.Generation = 4 }, rendered: "new",
 			reason: "ControlPlaneNotUpdated", observed: "not been taken up",

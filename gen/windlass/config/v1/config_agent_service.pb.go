@@ -29,9 +29,11 @@ const (
 type FollowConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node: the caller's own.
-	NodeName      string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodeName string `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// True if the agent restarts and reloads services. To another one nothing is ordered that requires it.
+	RenewsServices bool `protobuf:"varint,2,opt,name=renews_services,json=renewsServices,proto3" json:"renews_services,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *FollowConfigRequest) Reset() {
@@ -71,6 +73,13 @@ func (x *FollowConfigRequest) GetNodeName() string {
 	return ""
 }
 
+func (x *FollowConfigRequest) GetRenewsServices() bool {
+	if x != nil {
+		return x.RenewsServices
+	}
+	return false
+}
+
 // The desired configuration of the node.
 type FollowConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -83,7 +92,10 @@ type FollowConfigResponse struct {
 	// What is done to services once the configuration is on disk, in order; empty if the machine is rebooted.
 	Services []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
 	// What the agent puts back if another process changes it; all else is reported.
-	Repairs       []*PathRepair `protobuf:"bytes,5,rep,name=repairs,proto3" json:"repairs,omitempty"`
+	Repairs []*PathRepair `protobuf:"bytes,5,rep,name=repairs,proto3" json:"repairs,omitempty"`
+	// Name of the node's configuration that this was decided for; empty if it had none. An agent whose machine has
+	// another one reports that, and does not apply. Absent in orders of earlier releases.
+	CurrentConfig *string `protobuf:"bytes,6,opt,name=current_config,json=currentConfig,proto3,oneof" json:"current_config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,12 +165,19 @@ func (x *FollowConfigResponse) GetRepairs() []*PathRepair {
 	return nil
 }
 
-// A path of the configuration that is put back.
+func (x *FollowConfigResponse) GetCurrentConfig() string {
+	if x != nil && x.CurrentConfig != nil {
+		return *x.CurrentConfig
+	}
+	return ""
+}
+
+// Paths of the configuration that are put back.
 type PathRepair struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absolute path.
-	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What is done to services then.
+	// Absolute paths.
+	Paths []string `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"`
+	// What is done to services when one of them is put back.
 	Services      []*ServiceAction `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -194,11 +213,11 @@ func (*PathRepair) Descriptor() ([]byte, []int) {
 	return file_windlass_config_v1_config_agent_service_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *PathRepair) GetPath() string {
+func (x *PathRepair) GetPaths() []string {
 	if x != nil {
-		return x.Path
+		return x.Paths
 	}
-	return ""
+	return nil
 }
 
 func (x *PathRepair) GetServices() []*ServiceAction {
@@ -395,18 +414,21 @@ var File_windlass_config_v1_config_agent_service_proto protoreflect.FileDescript
 
 const file_windlass_config_v1_config_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"-windlass/config/v1/config_agent_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a'windlass/config/v1/machine_config.proto\x1a\x1ewindlass/meta/v1/options.proto\":\n" +
+	"-windlass/config/v1/config_agent_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a'windlass/config/v1/machine_config.proto\x1a\x1ewindlass/meta/v1/options.proto\"c\n" +
 	"\x13FollowConfigRequest\x12#\n" +
-	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\"\x87\x02\n" +
+	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12'\n" +
+	"\x0frenews_services\x18\x02 \x01(\bR\x0erenewsServices\"\xc6\x02\n" +
 	"\x14FollowConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x14\n" +
 	"\x05apply\x18\x02 \x01(\bR\x05apply\x12\x16\n" +
 	"\x06reboot\x18\x03 \x01(\bR\x06reboot\x12=\n" +
 	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x128\n" +
-	"\arepairs\x18\x05 \x03(\v2\x1e.windlass.config.v1.PathRepairR\arepairs\"_\n" +
+	"\arepairs\x18\x05 \x03(\v2\x1e.windlass.config.v1.PathRepairR\arepairs\x12*\n" +
+	"\x0ecurrent_config\x18\x06 \x01(\tH\x00R\rcurrentConfig\x88\x01\x01B\x11\n" +
+	"\x0f_current_config\"a\n" +
 	"\n" +
-	"PathRepair\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12=\n" +
+	"PathRepair\x12\x14\n" +
+	"\x05paths\x18\x01 \x03(\tR\x05paths\x12=\n" +
 	"\bservices\x18\x02 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\";\n" +
 	"\rServiceAction\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
@@ -470,6 +492,7 @@ func file_windlass_config_v1_config_agent_service_proto_init() {
 		return
 	}
 	file_windlass_config_v1_machine_config_proto_init()
+	file_windlass_config_v1_config_agent_service_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

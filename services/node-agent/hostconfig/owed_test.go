@@ -1,0 +1,267 @@
+package hostconfig
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// renewed is what is done to the service of these tests.
+func renewed(reload bool) *configv1.ServiceAction {
+	return &configv1.ServiceAction{Name: "reader.service", Reload: reload}
+}
+
+// with is a configuration of a file and the service of these tests.
+func with(t *testing.T, name, content, unit string) *configv1.MachineConfig {
+	return config(t, name, []any{fileAt("/etc/x", content, 0o644)}, []any{service("reader.service", unit)})
+}
+
+// sendFrom orders a configuration as decided for another one.
+func (c *cluster) sendFrom(from string, cfg *configv1.MachineConfig, services ...*configv1.ServiceAction) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.order = &configv1.FollowConfigResponse{
+		MachineConfig: cfg, Apply: true, Services: services, CurrentConfig: proto.String(from),
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// TestAReloadThatNeverWorksHoldsUpNoOtherConfiguration has a change fail by its reload, which fails on the way back,
+// too.
+func TestAReloadThatNeverWorksHoldsUpNoOtherConfiguration(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	bad := strings.Replace(reads, "kill -0 ${MAINPID}", "false", 1)
+	m.cluster.send(with(t, "one", "1", bad), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	first := m.pid()
+	m.cluster.send(with(t, "two", "2", bad), true, false, renewed(true))
+	m.await("it fails", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && strings.Contains(r.GetReason(), "reload: /bin/sh: exit status 1") && m.finished()
+	})
+	if x := m.content("etc/x"); x != "1" || m.pid() == first {
+		t.Errorf("the file is %q; on the way back the service was restarted: %v", x, m.pid() != first)
+	}
+	m.cluster.send(with(t, "three", "3", reads), true, false)
+	m.awaitState(done, "three")
+	m.awaitSeen("3")
+}
+
+// TestAServiceThatBearsOnlyTheNextFilesGetsThem has a service that runs neither with the files of a faulty change nor,
+// any more, with those before it.
+func TestAServiceThatBearsOnlyTheNextFilesGetsThem(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	unit := "[Service]\nExecStart=/bin/sh -c 'grep -q new ${WINDLASS_ROOT}/etc/x || test ! -e ${WINDLASS_ROOT}/migrated " +
+		"|| exit 1; exec sleep 1012'\nRestart=always\n"
+	m.cluster.send(with(t, "one", "1", unit), true, false)
+	m.awaitState(done, "one")
+	m.place("migrated", "")
+	m.cluster.send(with(t, "two", "wrong", unit), true, false, renewed(false))
+	m.awaitState(degraded, "one")
+	m.cluster.send(with(t, "three", "new", unit), true, false, renewed(false))
+	m.awaitState(done, "three")
+	m.awaitRunning("1012")
+}
+
+// TestAnOrderForAnotherConfigurationIsNotCarriedOut: what it says of services and restarts is for the way from there.
+func TestAnOrderForAnotherConfigurationIsNotCarriedOut(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.sendFrom("", with(t, "one", "1", reads))
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.sendFrom("one", with(t, "two", "2", reads), renewed(true))
+	m.awaitState(done, "two")
+	m.awaitSeen("2")
+	m.cluster.sendFrom("one", with(t, "one", "1", reads)) // the cluster does not know of two yet
+	m.await("it says what it has", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == working && r.GetCurrentConfig() == "two" && r.GetDesiredConfig() == "one"
+	})
+	if x := m.content("etc/x"); x != "2" {
+		t.Errorf("the file is %q", x)
+	}
+	m.cluster.sendFrom("two", with(t, "one", "1", reads), renewed(true))
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+}
+
+// TestServicesThatSawNoChangeRunOn has a change fail before any service could have read anything.
+func TestServicesThatSawNoChangeRunOn(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", reads), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	first := m.pid()
+	if err := os.MkdirAll(m.path("etc/full/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	two := config(t, "two", []any{fileAt("/etc/full", "1", 0o644), fileAt("/etc/x", "2", 0o644)},
+		[]any{service("reader.service", reads)})
+	m.cluster.send(two, true, false, renewed(false))
+	m.awaitState(degraded, "one")
+	if m.pid() != first || !m.finished() {
+		t.Error("the service was restarted")
+	}
+}
+
+// TestAReloadAfterAKillReachesAProcessThatIsTakenOver leaves what a kill leaves right after a reload.
+func TestAReloadAfterAKillReachesAProcessThatIsTakenOver(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", reads), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	for range 10 {
+		if err := m.stop(); err != nil {
+			t.Fatal(err)
+		}
+		m.place("etc/seen", "2")
+		if err := save(m.dir, owedFile, debt{"boot-1", []*configv1.ServiceAction{renewed(true)}}); err != nil {
+			t.Fatal(err)
+		}
+		m.boot("boot-1")
+		m.awaitState(done, "one")
+		if !m.finished() {
+			t.Fatal("it is done before the service is")
+		}
+		m.awaitSeen("1")
+	}
+}
+
+// TestAReloadThatHangsDoesNotHoldUpTheAgent has it give way to another order, and to the end of the agent.
+func TestAReloadThatHangsDoesNotHoldUpTheAgent(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	hangs := "[Service]\nExecStart=/bin/sleep 1013\nExecReload=/bin/sh -c 'touch ${WINDLASS_ROOT}/hangs; exec sleep 1014'\n" +
+		"TimeoutStartSec=infinity\nRestart=always\n"
+	m.cluster.send(with(t, "one", "1", hangs), true, false)
+	m.awaitState(done, "one")
+	m.cluster.send(with(t, "two", "2", hangs), true, false, renewed(true))
+	m.await("it hangs", func(*configv1.ReportConfigRequest) bool { return m.content("hangs") == "" })
+	if err := os.Remove(m.path("hangs")); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(with(t, "one", "1", hangs), true, false)
+	m.await("it is taken back", func(*configv1.ReportConfigRequest) bool { return m.content("etc/x") == "1" })
+	ended := make(chan error, 1)
+	go func() { ended <- m.stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the agent does not end")
+	}
+}
+
+func TestARepairThatFailsHoldsUpNothing(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := config(t, "one", []any{fileAt("/etc/x", "1", 0o644), fileAt("/etc/y", "1", 0o644)}, nil)
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.cluster.sendRepairs(one, &configv1.PathRepair{Paths: []string{"/etc/x", "/etc/y"}})
+	if err := os.Remove(m.path("etc/x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(m.path("etc/x/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/y", "2")
+	m.await("the other is put back", func(*configv1.ReportConfigRequest) bool { return m.content("etc/y") == "1" })
+	m.await("it is said", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && strings.Contains(r.GetReason(), `"/etc/x": it is a directory`)
+	})
+	m.cluster.send(one, true, false) // nothing may be put back any more
+	if err := os.RemoveAll(m.path("etc/x")); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/x", "2")
+	m.await("it is only said", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && strings.HasPrefix(r.GetReason(), `mode mismatch for file: "/etc/x"`)
+	})
+	m.cluster.send(config(t, "two", []any{fileAt("/etc/z", "1", 0o644)}, nil), true, false)
+	m.awaitState(done, "two")
+}
+
+func TestARepairHidesNoOtherTrouble(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := config(t, "one", []any{fileAt("/etc/x", "1", 0o644)}, []any{service("once.service",
+		"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'test ! -e ${WINDLASS_ROOT}/broken'\n")})
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.place("broken", "1")
+	m.boot("boot-2")
+	m.awaitState(degraded, "one")
+	m.cluster.sendRepairs(one, &configv1.PathRepair{Paths: []string{"/etc/x"}})
+	m.place("etc/x", "2")
+	m.await("it is put back", func(*configv1.ReportConfigRequest) bool { return m.content("etc/x") == "1" })
+	r := m.await("it still says what is wrong", func(r *configv1.ReportConfigRequest) bool {
+		return !strings.Contains(r.GetReason(), "put back")
+	})
+	if r.GetState() != degraded || !strings.Contains(r.GetReason(), "once.service") {
+		t.Errorf("it says %s: %s", r.GetState(), r.GetReason())
+	}
+}
+
+// TestWhatIsChangedAgainAndAgainIsPutBackLessAndLessOften has another process change a file whenever it is right.
+func TestWhatIsChangedAgainAndAgainIsPutBackLessAndLessOften(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := with(t, "one", "1", reads)
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	puts := make(chan time.Time, 100)
+	m.host.tree.step = func(what string) error {
+		if what == "put etc/x" {
+			puts <- time.Now()
+		}
+		return nil
+	}
+	m.cluster.sendRepairs(one, &configv1.PathRepair{Paths: []string{"/etc/x"}})
+	var at []time.Time
+	for len(at) < 6 {
+		m.place("etc/x", "2")
+		select {
+		case when := <-puts:
+			at = append(at, when)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if first, last := at[1].Sub(at[0]), at[5].Sub(at[4]); last < 3*first/2 || last < 200*time.Millisecond {
+		t.Errorf("the pauses between repairs are %v at first and %v at last", first, last)
+	}
+}
+
+func TestNothingIsPutBackBelowADirectoryThatIsNot(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := configOf(t, "one", map[string]any{"storage": map[string]any{
+		"directories": []any{map[string]any{"path": "/etc/secret", "mode": 0o700}},
+		"files":       []any{fileAt("/etc/secret/key", "1", 0o600), fileAt("/etc/x", "1", 0o644)},
+	}})
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.cluster.sendRepairs(one, &configv1.PathRepair{Paths: []string{"/etc/secret/key", "/etc/x"}})
+	if err := os.Rename(m.path("etc/secret"), m.dir+"/away"); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/x", "2")
+	m.await("the other is put back", func(r *configv1.ReportConfigRequest) bool {
+		return m.content("etc/x") == "1" && r.GetState() == degraded &&
+			r.GetReason() == `content mismatch for directory "/etc/secret": it is missing, and 1 more`
+	})
+	if _, err := os.Stat(m.path("etc/secret")); err == nil {
+		t.Error("the directory was made for what is in it")
+	}
+}
