@@ -177,6 +177,14 @@ func (o *Views) Policy() *configv1.NodeDisruptionPolicy {
 	return plan.Policies(c)
 }
 
+// Way returns what decides about the way of a node to a configuration.
+func (o *Views) Way(node *nodev1.Node, config string) plan.NodeView {
+	v := plan.NodeView{Node: node, Policy: o.Policy()}
+	v.Current, _ = o.tables.Configs.Lookup("", node.GetMetadata().GetAnnotations()[plan.CurrentConfig])
+	v.Desired, _ = o.tables.Configs.Lookup("", config)
+	return v
+}
+
 // repairs returns what agents of a configuration put back. It is the same for all nodes of a pool.
 func (o *Views) repairs(cfg *configv1.MachineConfig, policy *configv1.NodeDisruptionPolicy) []*configv1.PathRepair {
 	settings, _ := o.tables.Settings.Lookup("", plan.Settings)

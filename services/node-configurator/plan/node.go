@@ -85,8 +85,15 @@ func unavailable(n *nodev1.Node) bool {
 // need returns what applying its target requires of a node, why, and what is done to its services.
 func need(v NodeView) (Impact, string, []*configv1.ServiceAction) {
 	current, desired := mark(v.Node, CurrentConfig), mark(v.Node, DesiredConfig)
+	if current == desired || v.Desired == nil {
+		return None, "", nil
+	}
+	return wayTo(v, current)
+}
+
+func wayTo(v NodeView, current string) (Impact, string, []*configv1.ServiceAction) {
 	switch {
-	case current == "" || current == desired || v.Desired == nil:
+	case current == "":
 		return None, "", nil // a first configuration disturbs no pod
 	case v.Current == nil:
 		return Reboot, fmt.Sprintf("what %s held is not known any more", current), nil
@@ -94,6 +101,17 @@ func need(v NodeView) (Impact, string, []*configv1.ServiceAction) {
 	changes := Diff(v.Current, v.Desired, v.Policy)
 	impact, why := Needed(changes)
 	return impact, why, Services(changes)
+}
+
+// Way returns what the way of a node to a configuration, which is v.Desired, requires of it, and of its services. Item
+// is why. It is nil if the node has that configuration.
+func Way(v NodeView) *Change {
+	current := mark(v.Node, CurrentConfig)
+	if v.Desired == nil || current == v.Desired.GetMetadata().GetName() {
+		return nil
+	}
+	impact, why, services := wayTo(v, current)
+	return &Change{Item: why, Action: impact, Services: services}
 }
 
 // Node decides about the drain of a node. The decision follows from the marks on the node and its drain alone, so it

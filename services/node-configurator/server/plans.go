@@ -3,8 +3,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -22,6 +24,8 @@ type Views interface {
 	Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Node(name string) plan.NodeView
+	// Way returns what decides about the way of a node to a configuration.
+	Way(node *nodev1.Node, config string) plan.NodeView
 	// Policy returns the policies in force.
 	Policy() *configv1.NodeDisruptionPolicy
 	// Present returns the configurations that the live nodes of a pool have.
@@ -183,9 +187,32 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	if r.GetPool() != nil {
 		view = s.views.Given
 	}
-	p, now, status := plan.Foresee(view(pool, nodes))
+	v := view(pool, nodes)
+	p, now, status := plan.Foresee(v)
+	s.ways(v, now.Nodes)
 	return &configv1.PlanMachineConfigPoolResponse{
 		MaxUnavailable: int32(now.MaxUnavailable), Unavailable: int32(now.Unavailable), Capacity: int32(now.Capacity),
 		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.Held, Status: status,
 	}, nil
+}
+
+// ways adds to the plans of nodes what their way to the configuration of the pool requires, and how far their drains
+// are.
+func (s *Pools) ways(v plan.View, of []*configv1.PlanMachineConfigPoolResponse_NodePlan) {
+	nodes := map[string]*nodev1.Node{}
+	for _, n := range v.Members.Nodes {
+		nodes[n.GetMetadata().GetName()] = n
+	}
+	for _, n := range of {
+		if d := v.Drains[n.GetNode()]; d != nil {
+			n.Drain = strings.TrimSuffix(cmp.Or(d.GetStatus().GetPhase(), "Pending")+": "+d.GetStatus().GetMessage(), ": ")
+		}
+		view := s.views.Way(nodes[n.GetNode()], v.Pool.GetSpec().GetConfiguration().GetName())
+		if v.Rendered.Config != nil {
+			view.Desired = v.Rendered.Config // maybe not stored yet
+		}
+		if way := plan.Way(view); way != nil {
+			n.Action, n.ActionReason, n.Services = way.Action.String(), way.Item, way.Services
+		}
+	}
 }

@@ -106,3 +106,66 @@ func TestWhatAPoolThatIsGoneLeftIsRemovedWhenNobodyUsesItAnyMore(t *testing.T) {
 		return ""
 	})
 }
+
+func TestThePlanOfAPoolSaysWhatEachNodeNeeds(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	c.join("worker-1", "worker")
+	chrony := func(content string) *configv1.MachineConfig {
+		return withUnit(t, machineConfig("50-chrony", "worker", "/etc/chrony.conf", content), "chronyd.service",
+			"[Service]\nExecStart=/usr/sbin/chronyd -n\n")
+	}
+	c.apply(chrony("1"))
+	c.applyPool(poolFor("worker"))
+	c.awaitUpdated("worker", 2, "")
+	ask := func() *configv1.PlanMachineConfigPoolResponse {
+		resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	for _, n := range ask().GetNodes() {
+		if n.GetAction() != "" || len(n.GetServices()) > 0 {
+			t.Errorf("a node that has its configuration: %v", n)
+		}
+	}
+	c.hold("worker-0", true)
+	c.hold("worker-1", true)
+	c.apply(chrony("2"))
+	servetest.Await(t, func() string {
+		for _, n := range ask().GetNodes() {
+			if n.GetAction() != "Reboot" || n.GetActionReason() != `file "/etc/chrony.conf" changed` {
+				return n.String()
+			}
+		}
+		return ""
+	})
+	servetest.Await(t, func() string {
+		for _, n := range ask().GetNodes() {
+			if n.GetDrain() != "" {
+				return ""
+			}
+		}
+		return "no node says how far its drain is"
+	})
+	if _, err := configv1.NewMachineConfigurationServiceClient(c.admin).CreateMachineConfiguration(t.Context(),
+		&configv1.CreateMachineConfigurationRequest{MachineConfiguration: &configv1.MachineConfiguration{
+			Metadata: &metav1.ObjectMeta{Name: "cluster"},
+			Spec: &configv1.MachineConfigurationSpec{
+				NodeDisruptionPolicy: restarting("/etc/chrony.conf", "chronyd.service"),
+			},
+		}}); err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		found := false
+		for _, n := range ask().GetNodes() {
+			found = found || n.GetAction() == "Restart" && len(n.GetServices()) == 1
+		}
+		if !found {
+			return "the plan does not follow the policies"
+		}
+		return ""
+	})
+}

@@ -1013,7 +1013,16 @@ type PlanMachineConfigPoolResponse_NodePlan struct {
 	// Updated, Updating, Waiting, Degraded or Unavailable.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Reason, in one sentence.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the way from its current configuration to that of the pool requires of the node: None, Restart, Drain or
+	// Reboot. Empty if it has that, or if the pool has none.
+	Action string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
+	// The item that requires the action.
+	ActionReason string `protobuf:"bytes,7,opt,name=action_reason,json=actionReason,proto3" json:"action_reason,omitempty"`
+	// What is done to its services then.
+	Services []*ServiceAction `protobuf:"bytes,8,rep,name=services,proto3" json:"services,omitempty"`
+	// What empties the node for its configuration: phase and message of the drain. Empty without one.
+	Drain         string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1083,11 +1092,39 @@ func (x *PlanMachineConfigPoolResponse_NodePlan) GetReason() string {
 	return ""
 }
 
+func (x *PlanMachineConfigPoolResponse_NodePlan) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PlanMachineConfigPoolResponse_NodePlan) GetActionReason() string {
+	if x != nil {
+		return x.ActionReason
+	}
+	return ""
+}
+
+func (x *PlanMachineConfigPoolResponse_NodePlan) GetServices() []*ServiceAction {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *PlanMachineConfigPoolResponse_NodePlan) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 var File_windlass_config_v1_machine_config_pool_service_proto protoreflect.FileDescriptor
 
 const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\n" +
-	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"9\n" +
+	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"9\n" +
 	"\x1bGetMachineConfigPoolRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x8c\x02\n" +
 	"\x1dListMachineConfigPoolsRequest\x12%\n" +
@@ -1145,7 +1182,7 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x1cPlanMachineConfigPoolRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x120\n" +
-	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\"\xa8\x04\n" +
+	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\"\xba\x05\n" +
 	"\x1dPlanMachineConfigPoolResponse\x12'\n" +
 	"\x0fmax_unavailable\x18\x01 \x01(\x05R\x0emaxUnavailable\x12 \n" +
 	"\vunavailable\x18\x02 \x01(\x05R\vunavailable\x12\x1a\n" +
@@ -1154,13 +1191,17 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\v2:.windlass.config.v1.PlanMachineConfigPoolResponse.NodePlanR\x05nodes\x129\n" +
 	"\aactions\x18\x06 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
 	"\theld_back\x18\a \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12C\n" +
-	"\x06status\x18\b \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status\x1a\x80\x01\n" +
+	"\x06status\x18\b \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status\x1a\x92\x02\n" +
 	"\bNodePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acurrent\x18\x02 \x01(\tR\acurrent\x12\x18\n" +
 	"\adesired\x18\x03 \x01(\tR\adesired\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason2\xe5\x12\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06action\x18\x06 \x01(\tR\x06action\x12#\n" +
+	"\raction_reason\x18\a \x01(\tR\factionReason\x12=\n" +
+	"\bservices\x18\b \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x14\n" +
+	"\x05drain\x18\t \x01(\tR\x05drain2\xe5\x12\n" +
 	"\x18MachineConfigPoolService\x12\xd5\x01\n" +
 	"\x14GetMachineConfigPool\x12/.windlass.config.v1.GetMachineConfigPoolRequest\x1a%.windlass.config.v1.MachineConfigPool\"e\xaa\xbb\x18<\n" +
 	"\x03get\x12!machineconfiguration.openshift.io\x1a\x12machineconfigpools\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/machineconfigpools/{name}\x12\xd7\x01\n" +
@@ -1222,6 +1263,7 @@ var file_windlass_config_v1_machine_config_pool_service_proto_goTypes = []any{
 	(*v1.PlannedAction)(nil),                       // 21: windlass.meta.v1.PlannedAction
 	(*v1.HeldBack)(nil),                            // 22: windlass.meta.v1.HeldBack
 	(*MachineConfigPoolStatus)(nil),                // 23: windlass.config.v1.MachineConfigPoolStatus
+	(*ServiceAction)(nil),                          // 24: windlass.config.v1.ServiceAction
 }
 var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	15, // 0: windlass.config.v1.ListMachineConfigPoolsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1241,31 +1283,32 @@ var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	22, // 14: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
 	23, // 15: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
 	17, // 16: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
-	0,  // 17: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
-	1,  // 18: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
-	3,  // 19: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
-	4,  // 20: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
-	5,  // 21: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
-	6,  // 22: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
-	7,  // 23: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
-	8,  // 24: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
-	9,  // 25: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
-	11, // 26: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
-	17, // 27: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	2,  // 28: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
-	17, // 29: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 30: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 31: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 32: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 33: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 34: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	10, // 35: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
-	12, // 36: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
-	27, // [27:37] is the sub-list for method output_type
-	17, // [17:27] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	24, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
+	0,  // 18: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
+	1,  // 19: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
+	3,  // 20: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
+	4,  // 21: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
+	5,  // 22: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
+	6,  // 23: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
+	7,  // 24: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
+	8,  // 25: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
+	9,  // 26: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
+	11, // 27: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
+	17, // 28: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	2,  // 29: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
+	17, // 30: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	17, // 31: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	17, // 32: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	17, // 33: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	17, // 34: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
+	17, // 35: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	10, // 36: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
+	12, // 37: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
+	28, // [28:38] is the sub-list for method output_type
+	18, // [18:28] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_service_proto_init() }
@@ -1273,6 +1316,7 @@ func file_windlass_config_v1_machine_config_pool_service_proto_init() {
 	if File_windlass_config_v1_machine_config_pool_service_proto != nil {
 		return
 	}
+	file_windlass_config_v1_config_agent_service_proto_init()
 	file_windlass_config_v1_machine_config_pool_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

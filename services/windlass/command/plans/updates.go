@@ -188,9 +188,12 @@ func newPool(e *session.Env) *cobra.Command {
 func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	p.printf("Max unavailable: %d; unavailable: %d; can start now: %d\n\n", r.GetMaxUnavailable(),
 		r.GetUnavailable(), r.GetCapacity())
-	rows := [][]string{{"NODE", "STATE", "CURRENT", "DESIRED", "REASON"}}
+	rows := [][]string{{"NODE", "STATE", "CURRENT", "DESIRED", "ACTION", "REASON"}}
 	for _, n := range r.GetNodes() {
-		rows = append(rows, []string{n.GetNode(), n.GetState(), n.GetCurrent(), n.GetDesired(), n.GetReason()})
+		rows = append(rows, []string{
+			n.GetNode(), n.GetState(), n.GetCurrent(), n.GetDesired(), table.OrNone(n.GetAction()),
+			n.GetReason(),
+		})
 	}
 	if p.err == nil {
 		p.err = table.New(p.out).Print(rows...)
