@@ -76,17 +76,23 @@ func TestSignIsVerified(t *testing.T) {
 	if want := filepath.Join(dir, "sha256="+strings.TrimPrefix(sha, "sha256:"), "signature-1"); path != want {
 		t.Errorf("the signature is at %s, want %s", path, want)
 	}
-	err = v.Verify(t.Context(), sha)
+	proofs, err := v.Prove(t.Context(), sha)
 	var failed *verificationError
 	if !errors.As(err, &failed) || len(failed.Rings) != 1 || failed.Rings[0] != "b" {
 		t.Fatalf("one ring of two is satisfied: %v", err)
+	}
+	if len(proofs) != 1 || proofs[0].Ring != "a" || proofs[0].Signature != "signature-1" || len(proofs[0].Key) != 16 ||
+		!proofs[0].Signed.Equal(created()) || !proofs[0].Expires.IsZero() {
+		t.Errorf("proofs %+v", proofs)
 	}
 	path, err = b.Sign(dir, sha, "example.com/release", created())
 	check(t, err)
 	if filepath.Base(path) != "signature-2" {
 		t.Errorf("the second signature is at %s", path)
 	}
-	check(t, v.Verify(t.Context(), sha))
+	if proofs, err = v.Prove(t.Context(), sha); err != nil || len(proofs) != 2 || proofs[1].Signature != "signature-2" {
+		t.Errorf("both: %+v, %v", proofs, err)
+	}
 	for i := 3; i <= maxSignatures; i++ {
 		_, err = b.Sign(dir, sha, "x", created())
 		check(t, err)

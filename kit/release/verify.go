@@ -74,16 +74,34 @@ func (e *verificationError) Error() string {
 // errNoTrust means that there are no key rings or no stores, so that nothing can be verified.
 var errNoTrust = errors.New("no key rings or no signature stores are configured, so no release can be verified")
 
-// Verify checks that an image, given by its digest, was signed for every ring. Its error is a *VerificationError if it
-// was not, ErrNoTrust, or that of ctx.
+// Proof is a signature that satisfies a ring.
+type Proof struct {
+	Ring      string
+	Store     string
+	Signature string // such as signature-1
+	Key       string // ID of the key that made it, 16 hexadecimal digits
+	Signed    time.Time
+	Expires   time.Time // zero: never
+}
+
+// Verify checks that an image, given by its digest, was signed for every ring.
 func (v Verifier) Verify(ctx context.Context, digest string) error {
+	_, err := v.Prove(ctx, digest)
+	return err
+}
+
+// Prove checks that an image, given by its digest, was signed for every ring, and returns a signature for each that is
+// satisfied, also with an error. That says what was found instead, that there is nothing to verify by, or is that of
+// ctx.
+func (v Verifier) Prove(ctx context.Context, digest string) ([]Proof, error) {
 	if len(v.Rings) == 0 || len(v.Stores) == 0 {
-		return errNoTrust
+		return nil, errNoTrust
 	}
 	folder, err := storeFolder(digest)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var proofs []Proof
 	now := time.Now
 	if v.Now != nil {
 		now = v.Now
@@ -99,19 +117,22 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 				return true
 			}
 			missing = slices.DeleteFunc(missing, func(r Ring) bool {
-				err := r.check(raw, digest, now())
+				p, err := r.check(raw, digest, now())
 				if err != nil {
 					failed.Findings = append(failed.Findings, finding{store, signature, r.Name, err.Error()})
+					return false
 				}
-				return err == nil
+				p.Ring, p.Store, p.Signature = r.Name, store, signature
+				proofs = append(proofs, p)
+				return true
 			})
 			return len(missing) > 0
 		})
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return proofs, ctx.Err()
 		case len(missing) == 0:
-			return nil
+			return proofs, nil
 		case err != nil:
 			failed.Findings = append(failed.Findings, finding{Store: store, Reason: err.Error()})
 		case found == 0:
@@ -121,7 +142,7 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 	for _, r := range missing {
 		failed.Rings = append(failed.Rings, r.Name)
 	}
-	return failed
+	return proofs, failed
 }
 
 // signatures calls use with each signature of a folder of a store, or with why it cannot be read, until use is false or
@@ -220,40 +241,47 @@ func whole(r io.ReadCloser, err error) ([]byte, error) {
 	return raw, err
 }
 
-// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter:
-// releases are verified long after they were signed, and upstream does not check it either. That a signature has
-// expired does, and that a key was revoked.
-func (r Ring) check(raw []byte, digest string, now time.Time) error {
+// check returns what a signature is, and refuses one that none of the ring's keys made for an image. That a key has
+// expired does not matter: releases are verified long after they were signed, and upstream does not check it either.
+// That a signature has expired does, and that a key was revoked.
+func (r Ring) check(raw []byte, digest string, now time.Time) (Proof, error) {
 	if err := refuseOldForm(raw); err != nil {
-		return err
+		return Proof{}, err
 	}
 	limit := int64(maxSignature)
 	message, err := openpgp.ReadMessage(bytes.NewReader(raw), r.keys, nil, &packet.Config{
 		Time: func() time.Time { return now }, MaxDecompressedMessageSize: &limit,
 	})
 	if err != nil {
-		return fmt.Errorf("it is no signed OpenPGP message: %w", err)
+		return Proof{}, fmt.Errorf("it is no signed OpenPGP message: %w", err)
 	}
 	if message.IsEncrypted || message.IsSymmetricallyEncrypted {
-		return errors.New("it is encrypted")
+		return Proof{}, errors.New("it is encrypted")
 	}
 	if !message.IsSigned {
-		return errors.New("it is an OpenPGP message without a signature")
+		return Proof{}, errors.New("it is an OpenPGP message without a signature")
 	}
 	text, err := io.ReadAll(message.UnverifiedBody)
 	if err != nil {
-		return fmt.Errorf("it is broken: %w", err)
+		return Proof{}, fmt.Errorf("it is broken: %w", err)
 	}
 	if message.SignedBy == nil {
-		return fmt.Errorf("it was made with key %016X, which is not in the key ring", message.SignedByKeyId)
+		return Proof{}, fmt.Errorf("it was made with key %016X, which is not in the key ring", message.SignedByKeyId)
 	}
 	if err := usable(message, now); err != nil {
-		return err
+		return Proof{}, err
 	}
 	if r.revoked(message.SignedBy, now) {
-		return revokedError(message)
+		return Proof{}, revokedError(message)
 	}
-	return checkStatement(text, digest)
+	p := Proof{Key: fmt.Sprintf("%016X", message.SignedByKeyId)}
+	if sig := message.Signature; sig != nil {
+		p.Signed = sig.CreationTime
+		if life := sig.SigLifetimeSecs; life != nil && *life > 0 {
+			p.Expires = sig.CreationTime.Add(time.Duration(*life) * time.Second)
+		}
+	}
+	return p, checkStatement(text, digest)
 }
 
 // usable refuses a signature that does not fit its text, has expired, or whose key was revoked.

@@ -39,10 +39,35 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 		return st, wanted{}, errors.Join(err, h.takeBack(ctx, j, is.units, was.units))
 	}
 	h.settle(next)
-	if err := h.paid(); err != nil {
+	if err := h.forgive(started(was.units, is.units, o.services)...); err != nil {
 		h.cfg.Log.WarnContext(ctx, "services will be restarted once more", "error", err)
 	}
 	return next, is, nil
+}
+
+// started returns the units that run with the files of a change: the new and changed ones, and the given services.
+func started(was, is []unit, services []*configv1.ServiceAction) []string {
+	var out []string
+	for _, u := range is {
+		if !contains(was, u) {
+			out = append(out, u.name)
+		}
+	}
+	for _, s := range services {
+		out = append(out, s.GetName())
+	}
+	return out
+}
+
+// rerun returns the units of before that ran once and that a change runs in another form.
+func rerun(was, is []unit) []*configv1.ServiceAction {
+	var out []*configv1.ServiceAction
+	for _, u := range was {
+		if !u.long() && !contains(is, u) && slices.ContainsFunc(is, func(o unit) bool { return o.name == u.name }) {
+			out = append(out, &configv1.ServiceAction{Name: u.name})
+		}
+	}
+	return out
 }
 
 // op is one change of the disk.
@@ -130,6 +155,13 @@ func (h *Host) removals(st state, is wanted) ([]op, error) {
 
 // carryOut changes the disk, then the units, has services see it, and then writes down that it is done.
 func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, next state) error {
+	services := o.services
+	if o.reboot {
+		services = nil // everything is started again
+	}
+	if err := h.incur(services, false); err != nil {
+		return err
+	}
 	for _, op := range ops {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -141,17 +173,17 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, 
 	if err := h.tree.sync(changed(ops)); err != nil {
 		return err
 	}
+	if err := h.incur(rerun(was, is), true); err != nil {
+		return err
+	}
 	if err := h.units.change(ctx, was, is, h.root()); err != nil {
 		return err
 	}
-	if !o.reboot { // which starts everything again
-		services, err := h.owe(o.services)
-		if err == nil {
-			err = h.units.renew(ctx, services, was, is, h.root())
-		}
-		if err != nil {
-			return err
-		}
+	if err := h.incur(services, true); err != nil {
+		return err
+	}
+	if err := h.units.renew(ctx, services, was, is, h.root()); err != nil {
+		return err
 	}
 	if err := h.tree.before("record"); err != nil {
 		return err
@@ -167,35 +199,14 @@ func changed(ops []op) []string {
 	return out
 }
 
-// takeBack undoes a journal. What it leaves is healed later, since the journal stays. Services that have seen the
-// change see that, too; one that does not hold up nothing else, and is tried again later.
+// takeBack undoes a journal. What it leaves is healed later, since the journal stays, and so are debts.
 func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
 	// This ignores the cancellation of ctx: a partial change must not stay.
-	always := context.WithoutCancel(ctx)
-	if err := errors.Join(h.undo(j), h.units.back(always, is, was, h.root())); err != nil {
+	ctx = context.WithoutCancel(ctx)
+	if err := errors.Join(h.undo(j), h.units.back(ctx, is, was, h.root())); err != nil {
 		return err
 	}
-	return errors.Join(remove(h.cfg.Dir, journalFile), h.pay(ctx, is, was))
-}
-
-// pay has services that may run with other files than there are see these: those of now, where before are the units of
-// the change that led there.
-func (h *Host) pay(ctx context.Context, before, now []unit) error {
-	services, err := h.owed()
-	if err != nil {
-		return err
-	}
-	for _, s := range services {
-		one := []*configv1.ServiceAction{s}
-		err := h.units.renew(ctx, one, before, now, h.root())
-		if err != nil && s.GetReload() && ctx.Err() == nil { // a restart reads everything
-			err = h.units.renew(ctx, []*configv1.ServiceAction{{Name: s.GetName()}}, before, now, h.root())
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return h.paid()
+	return remove(h.cfg.Dir, journalFile)
 }
 
 // undo puts back the files of a journal, all that it can.

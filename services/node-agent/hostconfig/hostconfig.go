@@ -81,29 +81,32 @@ type Host struct {
 	report report
 
 	// What follows belongs to the goroutine of Run.
-	st      state
-	wanted  wanted           // of st, without contents
-	seen    map[string]stamp // of wanted's files
-	trouble string           // why st is not in force, such as a unit that cannot be started
-	late    late             // what does not run yet
-	order   *order           // the last one
-	failed  string           // the configuration that could not be taken up
-	retry   *backoff.Backoff // the pauses before it is tried again
-	again   <-chan time.Time // when to try it again; nil if it need not wait
-	busy    *attempt         // nil while nothing is taken up
-	pacing  *backoff.Backoff // the pauses between repairs
-	resting time.Time        // no repair before
+	st         state
+	wanted     wanted           // of st, without contents
+	seen       map[string]stamp // of wanted's files
+	trouble    string           // why st is not in force, such as a unit that cannot be started
+	late       late             // what does not run yet
+	order      *order           // the last one
+	failed     string           // the configuration that could not be taken up
+	retry      *backoff.Backoff // the pauses before it is tried again
+	again      <-chan time.Time // when to try it again; nil if it need not wait
+	busy       *attempt         // nil while nothing is taken up
+	wrong      string           // why it could not be corrected
+	correcting *backoff.Backoff // the pauses before it is corrected again
+	correctAt  <-chan time.Time // when to; nil if it need not wait
+	pacing     *backoff.Backoff // the pauses between repairs
+	resting    time.Time        // no repair before
 }
 
 // attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
 type attempt struct {
-	order order
-	heals bool // it is the latter
-	end   context.CancelFunc
-	done  chan struct{}
-	st    state
-	is    wanted
-	err   error
+	order    order
+	corrects bool // it is the latter, or what differs from the configuration is put right
+	end      context.CancelFunc
+	done     chan struct{}
+	st       state
+	is       wanted
+	err      error
 }
 
 // New returns a host that does nothing before Run.
@@ -113,9 +116,9 @@ func New(cfg Config) *Host {
 	}
 	return &Host{
 		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order),
-		retry:  backoff.New(firstRetry, longRetry),
+		retry: backoff.New(firstRetry, longRetry), correcting: backoff.New(firstRetry, longRetry),
 		pacing: backoff.New(cfg.Drift, longRetry),
-		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir)},
+		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir), failed: map[string]string{}},
 		seen:   map[string]stamp{},
 		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
 	}
@@ -188,7 +191,7 @@ func (h *Host) open() error {
 	}
 	is, err := read(cfg, cfg)
 	h.know(is)
-	return err
+	return errors.Join(err, h.recount())
 }
 
 // know remembers the wanted configuration, without the contents.
@@ -211,10 +214,13 @@ func (h *Host) resume(ctx context.Context) error {
 	}
 	if h.st.Name != "" && (once || h.st.EndingBoot != "") {
 		h.st.EndingBoot, h.st.Oneshots = "", h.cfg.BootID
-		err = errors.Join(err, save(h.cfg.Dir, currentFile, h.st))
+		unsaved := save(h.cfg.Dir, currentFile, h.st)
+		if unsaved != nil {
+			h.trouble = unsaved.Error()
+		}
+		err = errors.Join(err, unsaved)
 	}
 	if err != nil {
-		h.trouble = err.Error()
 		h.cfg.Log.WarnContext(ctx, "configuration is not in force", "config", h.st.Name, "error", err)
 	}
 	if h.late = l; l.why != "" {
@@ -271,10 +277,11 @@ func (h *Host) work(ctx context.Context) error {
 		case <-h.again:
 			h.again = nil
 			h.next(ctx)
+		case <-h.correctAt:
+			h.correctAt = nil
+			h.look(ctx)
 		case <-drift.C:
-			if h.busy == nil && h.settled() {
-				h.check(ctx)
-			}
+			h.look(ctx)
 		}
 	}
 }
@@ -292,6 +299,17 @@ func (h *Host) settled() bool {
 	return h.st.Name != "" && (h.order == nil || h.order.config == nil || h.order.name() == h.st.Name)
 }
 
+// look corrects what is to be corrected, and says whether the machine is as its configuration says.
+func (h *Host) look(ctx context.Context) {
+	switch {
+	case h.busy != nil:
+	case h.settled():
+		h.check(ctx)
+	default:
+		h.correct(ctx)
+	}
+}
+
 // next takes the next step towards what is ordered.
 func (h *Host) next(ctx context.Context) {
 	if h.busy != nil || h.order == nil {
@@ -307,6 +325,7 @@ func (h *Host) next(ctx context.Context) {
 		return
 	}
 	if o.config == nil || h.again != nil {
+		h.correct(ctx)
 		return
 	}
 	before, err := h.st.config()
@@ -327,40 +346,47 @@ func (h *Host) next(ctx context.Context) {
 	default:
 		h.say(working, o.name(), "")
 	}
+	h.correct(ctx) // while it waits
 }
 
-// check says whether the machine is as its configuration says. A change that could not be taken back comes first: it
-// has left what the configuration does not name.
+// check says whether the machine is as its configuration says. What is to be corrected comes first: a change that could
+// not be taken back has left what the configuration does not name, and services may run with its files.
 func (h *Host) check(ctx context.Context) {
-	var do func(context.Context, state) (state, wanted, error)
+	switch {
+	case h.correct(ctx):
+		h.compare(ctx)
+	case h.busy == nil:
+		h.say(degraded, h.st.Name, h.wrong)
+	}
+}
+
+// correct reports whether there is nothing to correct, and begins to correct it, unless that is to wait or something
+// else is done.
+func (h *Host) correct(ctx context.Context) bool {
+	if h.busy != nil {
+		return false
+	}
 	j, err := h.pending(h.st)
 	services, unread := h.owed()
-	switch {
-	case err != nil || j != nil:
-		do = func(ctx context.Context, st state) (state, wanted, error) {
-			_, is, err := h.heal(ctx, st)
-			return st, is, err
-		}
-	case unread != nil || len(services) > 0:
-		do = func(ctx context.Context, st state) (state, wanted, error) {
-			_, is, err := h.heal(ctx, st)
-			if err == nil {
-				err = h.pay(ctx, is.units, is.units)
-			}
-			return st, is, err
-		}
-	default:
-		h.compare(ctx)
-		return
+	if err == nil && j == nil && unread == nil && len(services) == 0 {
+		return true
 	}
-	if h.again == nil {
-		var o order
-		if h.order != nil {
-			o = *h.order
-		}
-		h.begin(ctx, o, do)
-		h.busy.heals = true
+	if h.correctAt != nil {
+		return false
 	}
+	var o order
+	if h.order != nil {
+		o = *h.order
+	}
+	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
+		_, is, err := h.heal(ctx, st)
+		if err == nil {
+			err = h.pay(ctx, is.units)
+		}
+		return st, is, err
+	})
+	h.busy.corrects = true
+	return false
 }
 
 // begin does what an order needs in the background, so that it can be abandoned.
@@ -380,18 +406,26 @@ func (h *Host) begin(ctx context.Context, o order, do func(context.Context, stat
 func (h *Host) finish(ctx context.Context) (reboot bool) {
 	a := h.busy
 	h.busy = nil
-	if a.err != nil {
-		if h.order == nil || h.order.name() == a.order.name() {
+	abandoned := h.order != nil && h.order.name() != a.order.name()
+	switch {
+	case a.corrects && a.err == nil:
+		h.wrong, h.correctAt = "", nil
+		h.correcting.Reset()
+		h.know(a.is)
+		return false
+	case a.corrects && !abandoned:
+		h.cfg.Log.WarnContext(ctx, "not corrected", "config", h.st.Name, "error", a.err)
+		h.wrong, h.correctAt = a.err.Error(), time.After(h.correcting.Next())
+		return false
+	case a.err != nil:
+		if !abandoned {
 			h.fail(ctx, a.order, a.err)
 		}
 		return false
 	}
-	if a.heals {
-		h.failed = ""
-		h.know(a.is)
-		return false
-	}
-	h.st, h.trouble, h.late, h.failed = a.st, "", late{}, ""
+	h.st, h.trouble, h.late, h.failed, h.resting = a.st, "", late{}, "", time.Time{}
+	h.pacing.Reset()
+	clear(h.units.failed)
 	h.know(a.is)
 	h.cfg.Log.InfoContext(ctx, "configuration is on disk", "config", h.st.Name)
 	return h.st.EndingBoot != ""
@@ -414,17 +448,21 @@ func (h *Host) compare(ctx context.Context) {
 	drifted := h.tree.drift(h.wanted.entries, h.seen)
 	why := summary(drifted)
 	switch r := h.repairsOf(drifted); {
-	case len(r.entries) > 0 && h.again == nil && !time.Now().Before(h.resting):
+	case len(r.entries) > 0 && h.correctAt == nil && !time.Now().Before(h.resting):
 		h.resting = time.Now().Add(h.pacing.Next()) // what is changed again and again is put back less and less often
 		h.repair(ctx, r)
 		return
-	case len(drifted) == 0 && !time.Now().Before(h.resting):
-		h.pacing.Reset()
+	case len(drifted) == 0:
+		if h.wrong = ""; !time.Now().Before(h.resting) {
+			h.pacing.Reset()
+		}
+	case h.wrong != "":
+		why += "; " + h.wrong
 	}
 	if h.units.steady(h.late.units) {
 		h.late = late{}
 	}
-	why = cmp.Or(why, h.trouble, h.late.why)
+	why = cmp.Or(why, h.trouble, h.units.trouble(), h.late.why)
 	if why != "" {
 		h.say(degraded, h.st.Name, why)
 		return

@@ -2,11 +2,14 @@ package hostconfig
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -106,8 +109,10 @@ func TestServicesThatSawNoChangeRunOn(t *testing.T) {
 	two := config(t, "two", []any{fileAt("/etc/full", "1", 0o644), fileAt("/etc/x", "2", 0o644)},
 		[]any{service("reader.service", reads)})
 	m.cluster.send(two, true, false, renewed(false))
-	m.awaitState(degraded, "one")
-	if m.pid() != first || !m.finished() {
+	m.await("it is taken back", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && r.GetCurrentConfig() == "one" && m.finished()
+	})
+	if m.pid() != first {
 		t.Error("the service was restarted")
 	}
 }
@@ -124,7 +129,8 @@ func TestAReloadAfterAKillReachesAProcessThatIsTakenOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.place("etc/seen", "2")
-		if err := save(m.dir, owedFile, debt{"boot-1", []*configv1.ServiceAction{renewed(true)}}); err != nil {
+		if err := save(m.dir, owedFile,
+			debts{"boot-1", []debt{{Name: "reader.service", Reload: true, Seen: true}}}); err != nil {
 			t.Fatal(err)
 		}
 		m.boot("boot-1")
@@ -264,4 +270,172 @@ func TestNothingIsPutBackBelowADirectoryThatIsNot(t *testing.T) {
 	if _, err := os.Stat(m.path("etc/secret")); err == nil {
 		t.Error("the directory was made for what is in it")
 	}
+}
+
+// picky is a service that does not start while /broken is there.
+const picky = "[Service]\nExecStart=/bin/sh -c 'test ! -e ${WINDLASS_ROOT}/broken || exit 1; echo x >> " +
+	"${WINDLASS_ROOT}/NAME; exec sleep 1021'\nRestart=always\n"
+
+// TestADebtThatCannotBePaidHoldsUpNoOtherConfiguration has a service not start any more, whatever its files are.
+func TestADebtThatCannotBePaidHoldsUpNoOtherConfiguration(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", picky), true, false)
+	m.awaitState(done, "one")
+	m.place("broken", "")
+	m.cluster.send(with(t, "two", "2", picky), true, false, renewed(false))
+	m.await("it fails", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && r.GetDesiredConfig() == "two"
+	})
+	three := config(t, "three", []any{fileAt("/etc/x", "1", 0o644), fileAt("/etc/z", "3", 0o644)},
+		[]any{service("reader.service", picky)})
+	m.cluster.send(three, true, false)
+	m.await("the other is applied, and says what does not run", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetCurrentConfig() == "three" && r.GetState() == degraded &&
+			strings.Contains(r.GetReason(), "reader.service")
+	})
+}
+
+// TestEachDebtIsPaidByItself has one service of three not start: the others are restarted once, and not again with it.
+func TestEachDebtIsPaidByItself(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.host.correcting = backoff.New(20*time.Millisecond, 20*time.Millisecond)
+	var units []any
+	for _, name := range []string{"a", "b", "c"} {
+		text := strings.ReplaceAll(picky, "NAME", name)
+		if name != "b" {
+			text = strings.ReplaceAll(text, "test ! -e ${WINDLASS_ROOT}/broken || exit 1; ", "")
+		}
+		units = append(units, service(name+".service", text))
+	}
+	one := config(t, "one", []any{fileAt("/etc/x", "1", 0o644)}, units)
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.place("broken", "")
+	m.cluster.sendRepairs(one, &configv1.PathRepair{Paths: []string{"/etc/x"}, Services: []*configv1.ServiceAction{
+		{Name: "a.service"}, {Name: "b.service"}, {Name: "c.service"},
+	}})
+	m.place("etc/x", "2")
+	m.await("the last is restarted, too", func(*configv1.ReportConfigRequest) bool { return m.content("c") == "x\nx\n" })
+	for range 3 { // tries of the one that does not start
+		if err := os.Remove(m.path("broken")); err != nil {
+			t.Fatal(err)
+		}
+		m.await("it starts", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == done })
+		if a, c := m.content("a"), m.content("c"); a != "x\nx\n" || c != "x\nx\n" {
+			t.Fatalf("the others were started %d and %d times, want 2", strings.Count(a, "x"), strings.Count(c, "x"))
+		}
+		m.place("broken", "")
+	}
+}
+
+// TestAServiceThatCrashedDuringAFailedChangeIsRestarted: it runs with files that were taken back, although no action
+// for it had begun.
+func TestAServiceThatCrashedDuringAFailedChangeIsRestarted(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	make := func(name, x, command string) *configv1.MachineConfig {
+		return config(t, name, []any{fileAt("/etc/x", x, 0o644)}, []any{
+			service("reader.service", reads),
+			service("other.service", "[Service]\nType=oneshot\nExecStart=/bin/sh -c '"+command+"'\n"),
+		})
+	}
+	one := make("one", "1", "true")
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.send(make("two", "2", "until test -e ${WINDLASS_ROOT}/fail; do sleep 0.05; done; exit 1"), true, false,
+		renewed(false))
+	m.await("the file is there", func(*configv1.ReportConfigRequest) bool { return m.content("etc/x") == "2" })
+	if err := syscall.Kill(m.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	m.awaitSeen("2")
+	m.place("fail", "")
+	m.await("it fails", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == degraded })
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+}
+
+// TestADebtIsPaidWhileAnotherConfigurationWaits abandons a change in the middle of its reload for one that has to wait
+// for a drain.
+func TestADebtIsPaidWhileAnotherConfigurationWaits(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	slow := strings.Replace(reads, "ExecReload=/bin/sh -c '", "ExecReload=/bin/sh -c 'cp ${WINDLASS_ROOT}/etc/x "+
+		"${WINDLASS_ROOT}/etc/seen; touch ${WINDLASS_ROOT}/hangs; sleep 1; ", 1)
+	m.cluster.send(with(t, "one", "1", slow), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.send(with(t, "two", "2", slow), true, false, renewed(true))
+	m.await("the reload runs", func(*configv1.ReportConfigRequest) bool { return m.content("hangs") == "" })
+	m.cluster.send(with(t, "three", "3", slow), false, true)
+	m.await("the file is back", func(*configv1.ReportConfigRequest) bool { return m.content("etc/x") == "1" })
+	m.awaitSeen("1")
+	m.await("it waits", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == working && r.GetDesiredConfig() == "three" && m.finished()
+	})
+}
+
+func TestARecordOfDebtsThatIsNoneIsOneOfAllServices(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", reads), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/seen", "2")
+	if err := os.WriteFile(filepath.Join(m.dir, owedFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.boot("boot-1")
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.send(config(t, "two", []any{fileAt("/etc/z", "1", 0o644)}, nil), true, false)
+	m.awaitState(done, "two")
+}
+
+// TestAUnitThatARepairStartsIsNoTroubleAnyMore has a damaged file keep a unit from starting at boot.
+func TestAUnitThatARepairStartsIsNoTroubleAnyMore(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	one := with(t, "one", "1", "[Service]\nExecStartPre=/bin/sh -c 'grep -q 1 ${WINDLASS_ROOT}/etc/x'\n"+
+		"ExecStart=/bin/sleep 1025\nRestart=always\n")
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	m.place("etc/x", "2")
+	m.cluster.sendRepairs(one, &configv1.PathRepair{
+		Paths: []string{"/etc/x"}, Services: []*configv1.ServiceAction{renewed(false)},
+	})
+	m.boot("boot-2")
+	m.awaitState(done, "one")
+	m.awaitRunning("1025")
+}
+
+// TestAUnitThatRanOnceForAFailedChangeRunsAgainAsItWas takes back what it did.
+func TestAUnitThatRanOnceForAFailedChangeRunsAgainAsItWas(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	make := func(name, x string, more ...any) *configv1.MachineConfig {
+		once := service("once.service", "# "+name+"\n[Service]\nType=oneshot\nExecStart=/bin/sh -c "+
+			"'cp ${WINDLASS_ROOT}/etc/x ${WINDLASS_ROOT}/etc/seen'\n")
+		return config(t, name, []any{fileAt("/etc/x", x, 0o644)}, append([]any{once}, more...))
+	}
+	one := make("one", "1")
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.send(make("two", "2", service("zfails.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n")), true,
+		false)
+	m.await("it fails", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == degraded })
+	m.cluster.send(one, true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
 }

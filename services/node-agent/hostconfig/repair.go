@@ -61,12 +61,12 @@ func (h *Host) repair(ctx context.Context, r repairs) {
 		if err != nil {
 			return st, wanted{}, err
 		}
-		if _, err := h.owe(r.services); err != nil { // also if this is killed
+		if err := h.incur(r.services, true); err != nil { // they may have read what others wrote
 			return st, wanted{}, err
 		}
-		return st, is, errors.Join(h.putBack(r.entries, is), h.pay(ctx, is.units, is.units))
+		return st, is, errors.Join(h.putBack(r.entries, is), h.pay(ctx, is.units))
 	})
-	h.busy.heals = true
+	h.busy.corrects = true
 }
 
 // parent returns an error if a directory above an entry is missing that the configuration wants: with its own mode.

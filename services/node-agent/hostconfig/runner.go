@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,8 @@ const (
 type runner struct {
 	supervisor *process.Supervisor
 	dir        string // where the output of units goes
+	// why units of the present configuration could not be started; it is read only while nothing is done
+	failed map[string]string
 }
 
 // change ends the units that are no longer wanted, or not as they were, and starts the new ones. The error names the
@@ -101,6 +104,7 @@ func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool
 		}
 		if err := r.startOne(ctx, u, root, boot); err != nil {
 			broken = append(broken, fmt.Errorf("unit %q: %w", u.name, err))
+			r.failed[u.name] = broken[len(broken)-1].Error()
 		} else if u.long() {
 			watched = append(watched, u)
 		}
@@ -188,25 +192,25 @@ func (r *runner) start(ctx context.Context, units []unit, root *os.Root, pre boo
 // renew has services that run on see a change of what they read. Those that were started for the change have seen it.
 // The error names the first that does not.
 func (r *runner) renew(ctx context.Context, services []*configv1.ServiceAction, was, is []unit, root *os.Root) error {
-	var watched []unit
-	began := time.Now()
 	for _, s := range services {
 		i := slices.IndexFunc(is, func(u unit) bool { return u.name == s.GetName() })
 		if i < 0 || !contains(was, is[i]) {
 			continue
 		}
-		u := is[i]
-		if err := r.renewOne(ctx, u, s.GetReload(), root); err != nil {
-			return fmt.Errorf("unit %q: %w", u.name, err)
-		}
-		if u.long() {
-			watched = append(watched, u)
+		if err := r.renewAndWatch(ctx, is[i], s.GetReload(), root); err != nil {
+			return fmt.Errorf("unit %q: %w", s.GetName(), err)
 		}
 	}
-	if len(watched) == 0 {
-		return nil
+	return nil
+}
+
+// renewAndWatch reloads or restarts a unit, and waits until it has run for a moment.
+func (r *runner) renewAndWatch(ctx context.Context, u unit, reload bool, root *os.Root) error {
+	began := time.Now()
+	if err := r.renewOne(ctx, u, reload, root); err != nil || !u.long() {
+		return err
 	}
-	return r.watch(ctx, watched, began)
+	return r.watch(ctx, []unit{u}, began)
 }
 
 func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Root) error {
@@ -233,6 +237,23 @@ func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Roo
 }
 
 func (r *runner) startOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
+	err := r.tryOne(ctx, u, root, pre)
+	if err == nil {
+		delete(r.failed, u.name)
+	}
+	return err
+}
+
+// trouble names the units that could not be started; empty if there are none.
+func (r *runner) trouble() string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(r.failed)) {
+		out = append(out, r.failed[name])
+	}
+	return strings.Join(out, "\n")
+}
+
+func (r *runner) tryOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
 	if pre {
 		for _, c := range u.pre {
 			if err := r.once(ctx, u, c, root); err != nil {

@@ -172,7 +172,8 @@ func TestWhatOthersChangeIsPutBackWhereAllowed(t *testing.T) {
 	}
 	m.place("etc/x", "2")
 	m.place("etc/seen", "2")
-	if err := save(m.dir, owedFile, debt{Boot: "boot-1", Services: reload.GetServices()}); err != nil {
+	if err := save(m.dir, owedFile,
+		debts{"boot-1", []debt{{Name: "reader.service", Reload: true, Seen: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	m.cluster.sendRepairs(one, reload)

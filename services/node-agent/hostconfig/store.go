@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
@@ -71,46 +70,6 @@ type journal struct {
 	Undo   []saved  `json:"undo"` // former entry of each path, in the order of the changes
 	Made   []string `json:"made"` // directories that were not there
 }
-
-// debt are services that may run with other files than there are, until each is restarted or reloaded.
-type debt struct {
-	Boot     string                    `json:"boot"` // in another one everything was started again
-	Services []*configv1.ServiceAction `json:"services"`
-}
-
-// owed returns the services that may run with other files than there are.
-func (h *Host) owed() ([]*configv1.ServiceAction, error) {
-	var d debt
-	if _, err := load(h.cfg.Dir, owedFile, &d); err != nil || d.Boot != h.cfg.BootID {
-		return nil, err
-	}
-	return d.Services, nil
-}
-
-// owe writes down that services may run with other files than there are, and returns all of these. It is called before
-// they can.
-func (h *Host) owe(services []*configv1.ServiceAction) ([]*configv1.ServiceAction, error) {
-	all, err := h.owed()
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range services {
-		i := slices.IndexFunc(all, func(o *configv1.ServiceAction) bool { return o.GetName() == s.GetName() })
-		switch {
-		case i < 0:
-			all = append(all, s)
-		case !s.GetReload():
-			all[i] = s // to restart one includes to reload it
-		}
-	}
-	if len(all) == 0 {
-		return nil, nil
-	}
-	return all, save(h.cfg.Dir, owedFile, debt{h.cfg.BootID, all})
-}
-
-// paid writes down that all services run with the files that there are.
-func (h *Host) paid() error { return remove(h.cfg.Dir, owedFile) }
 
 // load reads a file; it leaves out as it is if there is none.
 func load(dir, name string, out any) (found bool, err error) {

@@ -186,8 +186,9 @@ func (o *Views) Way(node *nodev1.Node, config string) plan.NodeView {
 }
 
 // repairs returns what agents of a configuration put back. It is the same for all nodes of a pool.
-func (o *Views) repairs(cfg *configv1.MachineConfig, policy *configv1.NodeDisruptionPolicy) []*configv1.PathRepair {
-	settings, _ := o.tables.Settings.Lookup("", plan.Settings)
+func (o *Views) repairs(cfg *configv1.MachineConfig, settings *configv1.MachineConfiguration,
+	policy *configv1.NodeDisruptionPolicy,
+) []*configv1.PathRepair {
 	name, inputs := cfg.GetMetadata().GetName(), settings.GetMetadata().GetUid()+"@"+
 		fmt.Sprint(settings.GetMetadata().GetGeneration())
 	o.mu.Lock()
@@ -205,7 +206,8 @@ func (o *Views) repairs(cfg *configv1.MachineConfig, policy *configv1.NodeDisrup
 
 // Node returns what decides about one node.
 func (o *Views) Node(name string) plan.NodeView {
-	v := plan.NodeView{Drain: o.peer.Drain(name), Policy: o.Policy()}
+	settings, _ := o.tables.Settings.Lookup("", plan.Settings)
+	v := plan.NodeView{Drain: o.peer.Drain(name), Policy: plan.Policies(settings)}
 	v.Node, _ = o.peer.Nodes.Lookup("", name)
 	marks := v.Node.GetMetadata().GetAnnotations()
 	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])
@@ -213,7 +215,7 @@ func (o *Views) Node(name string) plan.NodeView {
 	if pool := plan.PoolOf(v.Node, o.tables.Pools.All()); ok && pool != nil &&
 		plan.OfPool(cfg, pool.GetMetadata().GetName()) {
 		if v.Desired = cfg; plan.Repairing(pool) {
-			v.Repairs = o.repairs(cfg, v.Policy)
+			v.Repairs = o.repairs(cfg, settings, v.Policy)
 		}
 	}
 	return v

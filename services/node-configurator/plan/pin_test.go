@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -105,5 +107,40 @@ func TestWhatAPoolCannotBeHeldAt(t *testing.T) {
 		if PinFault(pool, cfg) == "" {
 			t.Errorf("%s: it is accepted", name)
 		}
+	}
+}
+
+func TestTheHistoryOfAPoolIsWhatAllNodesHad(t *testing.T) {
+	names := func(list []*configv1.MachineConfigPoolHistory) string {
+		var out []string
+		for _, h := range list {
+			out = append(out, h.GetName())
+		}
+		return strings.Join(out, " ")
+	}
+	one := &configv1.MachineConfigPoolConfiguration{Name: "one"}
+	pool := target(poolOf("worker", "worker"), "two", nil)
+	// of an earlier release
+	pool.Status = &configv1.MachineConfigPoolStatus{Configuration: one, MachineCount: proto.Int32(1)}
+	v := View{Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("a", "one", "two", working)}}}
+	if pool.Status = statusOf(v); names(pool.GetStatus().GetHistory()) != "one" {
+		t.Errorf("while a node changes: %v", pool.GetStatus().GetHistory())
+	}
+	v.Members.Nodes = []*nodev1.Node{node("a", "two", "two", stateDone)}
+	for range 2 {
+		if pool.Status = statusOf(v); names(pool.GetStatus().GetHistory()) != "two one" {
+			t.Errorf("then: %v", pool.GetStatus().GetHistory())
+		}
+	}
+	v.Members.Nodes = nil
+	pool.Spec.Configuration = &configv1.MachineConfigPoolConfiguration{Name: "never"}
+	if pool.Status = statusOf(v); names(pool.GetStatus().GetHistory()) != "two one" {
+		t.Errorf("without nodes: %v", pool.GetStatus().GetHistory())
+	}
+	for i := range 2 * maxHistory {
+		pool.Status.History = had(pool.Status.History, fmt.Sprint(i), epoch())
+	}
+	if n := len(pool.GetStatus().GetHistory()); n != maxHistory || pool.GetStatus().GetHistory()[0].GetName() != "19" {
+		t.Errorf("%d are remembered: %v", n, pool.GetStatus().GetHistory())
 	}
 }

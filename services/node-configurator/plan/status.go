@@ -58,7 +58,7 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	old := v.Pool.GetStatus()
 	st := &configv1.MachineConfigPoolStatus{
 		ObservedGeneration: proto.Int32(v.Pool.GetMetadata().GetGeneration()),
-		Configuration:      old.GetConfiguration(), History: old.GetHistory(),
+		Configuration:      old.GetConfiguration(), History: history(old),
 		MachineCount: proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
 		ReadyMachineCount: proto.Int32(int32(c.ready)), UnavailableMachineCount: proto.Int32(int32(c.unavailable)),
 		DegradedMachineCount: proto.Int32(int32(c.degraded)),
@@ -73,10 +73,8 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	paused := v.Pool.GetSpec().GetPaused()
 	switch {
 	case updated:
-		if st.Configuration = target; old.GetConfiguration().GetName() != name || len(st.GetHistory()) == 0 {
-			st.History = append([]*configv1.MachineConfigPoolHistory{
-				{Name: name, CompletionTime: &timestamppb.Timestamp{Seconds: v.Now.Unix()}},
-			}, st.History[:min(len(st.History), maxHistory-1)]...)
+		if st.Configuration = target; c.total > 0 { // a pool without nodes is updated, too, but that proves nothing
+			st.History = had(st.History, name, v.Now)
 		}
 		set(ConditionUpdated, true, "", "All nodes are updated with MachineConfig "+name)
 		set(ConditionUpdating, false, "", "")
@@ -111,6 +109,29 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 		set(ConditionPinned, true, "Pinned", PinText(v.Pool))
 	}
 	return st
+}
+
+// history returns the configurations that all nodes had. Earlier releases noted the last one alone.
+func history(old *configv1.MachineConfigPoolStatus) []*configv1.MachineConfigPoolHistory {
+	name := old.GetConfiguration().GetName()
+	if len(old.GetHistory()) > 0 || name == "" || old.GetMachineCount() == 0 {
+		return old.GetHistory()
+	}
+	h := &configv1.MachineConfigPoolHistory{Name: name}
+	if u := object.FindCondition(old.GetConditions(), ConditionUpdated); u.GetStatus() == "True" {
+		h.CompletionTime = u.GetLastTransitionTime()
+	}
+	return []*configv1.MachineConfigPoolHistory{h}
+}
+
+// had returns a history with the configuration that all nodes have now.
+func had(list []*configv1.MachineConfigPoolHistory, name string, now time.Time) []*configv1.MachineConfigPoolHistory {
+	if len(list) > 0 && list[0].GetName() == name {
+		return list
+	}
+	return append([]*configv1.MachineConfigPoolHistory{
+		{Name: name, CompletionTime: &timestamppb.Timestamp{Seconds: now.Unix()}},
+	}, list[:min(len(list), maxHistory-1)]...)
 }
 
 func word(is bool, s string) string {

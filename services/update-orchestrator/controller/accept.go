@@ -463,7 +463,7 @@ func (c *Controller) examine(ctx context.Context, cv *updatev1.ClusterVersion, t
 	if e.image, err = c.find(ctx, target.GetImage()); err != nil {
 		return e, &step{retrievePayload, err}
 	}
-	unverified := c.verify(ctx, cv, present, e.image.Digest)
+	_, unverified := c.verify(ctx, cv, present, e.image.Digest)
 	switch {
 	case unverified != nil && plan.Aborts(cv, e.image.Reference):
 		e.unsigned = fmt.Sprintf(
@@ -531,16 +531,18 @@ func (c *Controller) load(image *release.Image) (*loaded, error) {
 
 // verify checks the signatures of an image by the keys that this process was given and those that the present release
 // brings along.
-func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, present *loaded, digest string) error {
+func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, present *loaded, digest string) (
+	[]release.Proof, error,
+) {
 	rings, err := readRings(c.Keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stores := slices.Clone(c.Stores)
 	if present != nil {
 		trusted, at, _, err := release.Trust(present.payload)
 		if err != nil {
-			return fmt.Errorf("the keys of release %s: %w", present.version(), err)
+			return nil, fmt.Errorf("the keys of release %s: %w", present.version(), err)
 		}
 		rings, stores = append(rings, trusted...), append(stores, at...)
 	}
@@ -551,9 +553,9 @@ func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, pr
 		}
 	}
 	if len(rings) == 0 {
-		return errors.New("there are no keys to verify releases by")
+		return nil, errors.New("there are no keys to verify releases by")
 	}
-	return release.Verifier{Rings: rings, Stores: stores}.Verify(ctx, digest)
+	return release.Verifier{Rings: rings, Stores: stores}.Prove(ctx, digest)
 }
 
 // readRings reads the key rings of directories: every file is one.

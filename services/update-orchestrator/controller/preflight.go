@@ -3,10 +3,12 @@ package controller
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
@@ -17,12 +19,7 @@ import (
 func (c *Controller) Preflight(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) (
 	*updatev1.PreflightClusterVersionResponse, error,
 ) {
-	var present *loaded
-	if image := cv.GetStatus().GetDesired().GetImage(); image != "" {
-		if found, err := c.find(ctx, image); err == nil {
-			present, _ = c.load(found) // without it, the keys that it brings do not count
-		}
-	}
+	present := c.present(ctx, cv)
 	e, err := c.examine(ctx, cv, target, present)
 	var refused *step
 	switch {
@@ -62,6 +59,54 @@ func (c *Controller) Preflight(ctx context.Context, cv *updatev1.ClusterVersion,
 	}
 	c.foresee(cv, e.release, out)
 	out.Release = e.release.reference(target)
+	return out, nil
+}
+
+// present returns the release that the cluster is at; nil if it cannot be read: then the keys that it brings do not
+// count.
+func (c *Controller) present(ctx context.Context, cv *updatev1.ClusterVersion) *loaded {
+	image := cv.GetStatus().GetDesired().GetImage()
+	if image == "" {
+		return nil
+	}
+	found, err := c.find(ctx, image)
+	if err != nil {
+		return nil
+	}
+	l, _ := c.load(found)
+	return l
+}
+
+// Verify says which signatures an image has that count for this cluster. It changes nothing, and may be called by any
+// replica.
+func (c *Controller) Verify(ctx context.Context, cv *updatev1.ClusterVersion, image string) (
+	*updatev1.VerifyReleaseResponse, error,
+) {
+	found, err := c.find(ctx, image)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return &updatev1.VerifyReleaseResponse{Image: image, Message: "the image cannot be retrieved: " + err.Error()}, nil
+	}
+	proofs, err := c.verify(ctx, cv, c.present(ctx, cv), found.Digest)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	name, _, _ := strings.Cut(found.Reference, "@")
+	out := &updatev1.VerifyReleaseResponse{Image: name + "@" + found.Digest, Verified: err == nil}
+	if err != nil {
+		out.Message = err.Error()
+	}
+	for _, p := range proofs {
+		proof := &updatev1.VerifyReleaseResponse_Proof{
+			KeyRing: p.Ring, Store: p.Store, Signature: p.Signature, KeyId: p.Key, SignedTime: timestamppb.New(p.Signed),
+		}
+		if !p.Expires.IsZero() {
+			proof.ExpirationTime = timestamppb.New(p.Expires)
+		}
+		out.Proofs = append(out.Proofs, proof)
+	}
 	return out, nil
 }
 

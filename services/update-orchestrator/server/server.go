@@ -188,10 +188,37 @@ func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersio
 type Release struct {
 	updatev1.UnimplementedReleaseServiceServer
 	tables *kinds.Tables
+	verify Verify
+	slots  chan struct{} // holds one for each verification that runs
 }
 
+// Verify is the controller's.
+type Verify func(ctx context.Context, cv *updatev1.ClusterVersion, image string) (*updatev1.VerifyReleaseResponse,
+	error)
+
 // NewRelease returns a server over the releases that were fetched.
-func NewRelease(tables *kinds.Tables) *Release { return &Release{tables: tables} }
+func NewRelease(tables *kinds.Tables, verify Verify) *Release {
+	return &Release{tables: tables, verify: verify, slots: make(chan struct{}, mostPreflights)}
+}
+
+// VerifyRelease says which signatures an image has that count for this cluster.
+func (s *Release) VerifyRelease(ctx context.Context, req *updatev1.VerifyReleaseRequest) (
+	*updatev1.VerifyReleaseResponse, error,
+) {
+	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		return nil, rpcerr.TooMany(fmt.Sprintf("%d releases are verified already", mostPreflights), preflightAgain)
+	}
+	ctx, cancel := context.WithTimeout(ctx, preflightLimit)
+	defer cancel()
+	return s.verify(ctx, cv, req.GetImage())
+}
 
 // PlanRelease returns the order in which the manifests of a release are applied.
 func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse,

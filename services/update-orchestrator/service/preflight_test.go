@@ -137,3 +137,35 @@ func TestAPreflight(t *testing.T) {
 		t.Errorf("a caller that has gone: %v", err)
 	}
 }
+
+// What a verification says is what an update would find, and it changes nothing.
+func TestAReleaseIsVerifiedWithoutAnUpdate(t *testing.T) {
+	c, _ := installed(t)
+	verify := func(image string) *updatev1.VerifyReleaseResponse {
+		t.Helper()
+		r, err := updatev1.NewReleaseServiceClient(c.admin).VerifyRelease(t.Context(),
+			&updatev1.VerifyReleaseRequest{Image: image})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	next := c.image("1.0.1", example("1.0.1"), "1.0.0")
+	if r := verify(next); r.GetVerified() || len(r.GetProofs()) > 0 ||
+		!strings.Contains(r.GetMessage(), "cannot be verified") {
+		t.Errorf("not signed: %v", r)
+	}
+	c.sign(next, c.key)
+	if r := verify(next); !r.GetVerified() || len(r.GetProofs()) != 1 || r.GetImage() != next || r.GetMessage() != "" ||
+		r.GetProofs()[0].GetSignature() != "signature-1" || len(r.GetProofs()[0].GetKeyId()) != 16 {
+		t.Errorf("signed: %v", r)
+	}
+	if r := verify(repository + "@sha256:" + strings.Repeat("0", 64)); r.GetVerified() ||
+		!strings.Contains(r.GetMessage(), "cannot be retrieved") {
+		t.Errorf("nowhere: %v", r)
+	}
+	_, err := updatev1.NewReleaseServiceClient(c.admin).VerifyRelease(t.Context(), &updatev1.VerifyReleaseRequest{})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no image: %v", err)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -771,6 +772,125 @@ func (x *WatchReleasesResponse) GetBookmark() bool {
 	return false
 }
 
+// Request of VerifyRelease.
+type VerifyReleaseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The image, as in spec.desiredUpdate.image.
+	Image         string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyReleaseRequest) Reset() {
+	*x = VerifyReleaseRequest{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyReleaseRequest) ProtoMessage() {}
+
+func (x *VerifyReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyReleaseRequest.ProtoReflect.Descriptor instead.
+func (*VerifyReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *VerifyReleaseRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+// What is known of the signatures of an image.
+type VerifyReleaseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The image by its digest.
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// Every key ring is satisfied by a signature.
+	Verified bool `protobuf:"varint,2,opt,name=verified,proto3" json:"verified,omitempty"`
+	// A good signature for each key ring that is satisfied.
+	Proofs []*VerifyReleaseResponse_Proof `protobuf:"bytes,3,rep,name=proofs,proto3" json:"proofs,omitempty"`
+	// Why it is not verified, for people; empty if it is.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyReleaseResponse) Reset() {
+	*x = VerifyReleaseResponse{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyReleaseResponse) ProtoMessage() {}
+
+func (x *VerifyReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyReleaseResponse.ProtoReflect.Descriptor instead.
+func (*VerifyReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *VerifyReleaseResponse) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *VerifyReleaseResponse) GetVerified() bool {
+	if x != nil {
+		return x.Verified
+	}
+	return false
+}
+
+func (x *VerifyReleaseResponse) GetProofs() []*VerifyReleaseResponse_Proof {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
+func (x *VerifyReleaseResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Request of PlanRelease: a live release by name, or the file names of manifests.
 type PlanReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -788,7 +908,7 @@ type PlanReleaseRequest struct {
 
 func (x *PlanReleaseRequest) Reset() {
 	*x = PlanReleaseRequest{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +920,7 @@ func (x *PlanReleaseRequest) String() string {
 func (*PlanReleaseRequest) ProtoMessage() {}
 
 func (x *PlanReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +933,7 @@ func (x *PlanReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PlanReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanReleaseRequest) GetName() string {
@@ -857,7 +977,7 @@ type PlanReleaseResponse struct {
 
 func (x *PlanReleaseResponse) Reset() {
 	*x = PlanReleaseResponse{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +989,7 @@ func (x *PlanReleaseResponse) String() string {
 func (*PlanReleaseResponse) ProtoMessage() {}
 
 func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1002,7 @@ func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanReleaseResponse) GetSteps() []*PlanReleaseResponse_Step {
@@ -912,7 +1032,7 @@ type WatchReleasesResponse_Event struct {
 
 func (x *WatchReleasesResponse_Event) Reset() {
 	*x = WatchReleasesResponse_Event{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1044,7 @@ func (x *WatchReleasesResponse_Event) String() string {
 func (*WatchReleasesResponse_Event) ProtoMessage() {}
 
 func (x *WatchReleasesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,6 +1074,97 @@ func (x *WatchReleasesResponse_Event) GetObject() *Release {
 	return nil
 }
 
+// A signature that is good for a key ring.
+type VerifyReleaseResponse_Proof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the key ring.
+	KeyRing string `protobuf:"bytes,1,opt,name=key_ring,json=keyRing,proto3" json:"key_ring,omitempty"`
+	// Address of the signature store.
+	Store string `protobuf:"bytes,2,opt,name=store,proto3" json:"store,omitempty"`
+	// Name of the signature in the store.
+	Signature string `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	// ID of the key: 16 hexadecimal digits.
+	KeyId string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// When it was made.
+	SignedTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=signed_time,json=signedTime,proto3" json:"signed_time,omitempty"`
+	// When it expires; absent means never.
+	ExpirationTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expiration_time,json=expirationTime,proto3" json:"expiration_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *VerifyReleaseResponse_Proof) Reset() {
+	*x = VerifyReleaseResponse_Proof{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyReleaseResponse_Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyReleaseResponse_Proof) ProtoMessage() {}
+
+func (x *VerifyReleaseResponse_Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyReleaseResponse_Proof.ProtoReflect.Descriptor instead.
+func (*VerifyReleaseResponse_Proof) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12, 0}
+}
+
+func (x *VerifyReleaseResponse_Proof) GetKeyRing() string {
+	if x != nil {
+		return x.KeyRing
+	}
+	return ""
+}
+
+func (x *VerifyReleaseResponse_Proof) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *VerifyReleaseResponse_Proof) GetSignature() string {
+	if x != nil {
+		return x.Signature
+	}
+	return ""
+}
+
+func (x *VerifyReleaseResponse_Proof) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *VerifyReleaseResponse_Proof) GetSignedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SignedTime
+	}
+	return nil
+}
+
+func (x *VerifyReleaseResponse_Proof) GetExpirationTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpirationTime
+	}
+	return nil
+}
+
 // Manifests that are applied in sequence.
 type PlanReleaseResponse_Chain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -967,7 +1178,7 @@ type PlanReleaseResponse_Chain struct {
 
 func (x *PlanReleaseResponse_Chain) Reset() {
 	*x = PlanReleaseResponse_Chain{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1190,7 @@ func (x *PlanReleaseResponse_Chain) String() string {
 func (*PlanReleaseResponse_Chain) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1203,7 @@ func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Chain.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Chain) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *PlanReleaseResponse_Chain) GetComponent() string {
@@ -1024,7 +1235,7 @@ type PlanReleaseResponse_Step struct {
 
 func (x *PlanReleaseResponse_Step) Reset() {
 	*x = PlanReleaseResponse_Step{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1247,7 @@ func (x *PlanReleaseResponse_Step) String() string {
 func (*PlanReleaseResponse_Step) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1260,7 @@ func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Step.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Step) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12, 1}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14, 1}
 }
 
 func (x *PlanReleaseResponse_Step) GetRunLevel() string {
@@ -1077,7 +1288,7 @@ var File_windlass_update_v1_release_service_proto protoreflect.FileDescriptor
 
 const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/update/v1/release_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a windlass/update/v1/release.proto\"/\n" +
+	"(windlass/update/v1/release_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a windlass/update/v1/release.proto\"/\n" +
 	"\x11GetReleaseRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x82\x02\n" +
 	"\x13ListReleasesRequest\x12%\n" +
@@ -1131,7 +1342,23 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aP\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x123\n" +
-	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"\x9c\x01\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"8\n" +
+	"\x14VerifyReleaseRequest\x12 \n" +
+	"\x05image\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x05image\"\x9e\x03\n" +
+	"\x15VerifyReleaseResponse\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x1a\n" +
+	"\bverified\x18\x02 \x01(\bR\bverified\x12G\n" +
+	"\x06proofs\x18\x03 \x03(\v2/.windlass.update.v1.VerifyReleaseResponse.ProofR\x06proofs\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x1a\xef\x01\n" +
+	"\x05Proof\x12\x19\n" +
+	"\bkey_ring\x18\x01 \x01(\tR\akeyRing\x12\x14\n" +
+	"\x05store\x18\x02 \x01(\tR\x05store\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\tR\tsignature\x12\x15\n" +
+	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x12;\n" +
+	"\vsigned_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"signedTime\x12C\n" +
+	"\x0fexpiration_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexpirationTime\"\x9c\x01\n" +
 	"\x12PlanReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x12@\n" +
@@ -1146,7 +1373,7 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\x04Step\x12\x1b\n" +
 	"\trun_level\x18\x01 \x01(\tR\brunLevel\x12E\n" +
 	"\x06chains\x18\x02 \x03(\v2-.windlass.update.v1.PlanReleaseResponse.ChainR\x06chains\x12\x10\n" +
-	"\x03job\x18\x03 \x01(\bR\x03job2\xe3\f\n" +
+	"\x03job\x18\x03 \x01(\bR\x03job2\x9b\x0e\n" +
 	"\x0eReleaseService\x12\x8e\x01\n" +
 	"\n" +
 	"GetRelease\x12%.windlass.update.v1.GetReleaseRequest\x1a\x1b.windlass.update.v1.Release\"<\xaa\xbb\x18\x1d\n" +
@@ -1168,7 +1395,9 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\rWatchReleases\x12(.windlass.update.v1.WatchReleasesRequest\x1a).windlass.update.v1.WatchReleasesResponse\"=\xaa\xbb\x18\x1f\n" +
 	"\x05watch\x12\fwindlass.dev\x1a\breleases\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/releases:watch0\x01\x12\x9e\x01\n" +
 	"\vPlanRelease\x12&.windlass.update.v1.PlanReleaseRequest\x1a'.windlass.update.v1.PlanReleaseResponse\">\xaa\xbb\x18\x1e\n" +
-	"\x04plan\x12\fwindlass.dev\x1a\breleases\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/releases:planB\xd9\x01\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\breleases\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/releases:plan\x12\xb5\x01\n" +
+	"\rVerifyRelease\x12(.windlass.update.v1.VerifyReleaseRequest\x1a).windlass.update.v1.VerifyReleaseResponse\"O\xaa\xbb\x18-\n" +
+	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/releases:verifyB\xd9\x01\n" +
 	"\x16com.windlass.update.v1B\x13ReleaseServiceProtoP\x01Z@github.com/windlass-dev/windlass/gen/windlass/update/v1;updatev1\xa2\x02\x03WUX\xaa\x02\x12Windlass.Update.V1\xca\x02\x12Windlass\\Update\\V1\xe2\x02\x1eWindlass\\Update\\V1\\GPBMetadata\xea\x02\x14Windlass::Update::V1b\x06proto3"
 
 var (
@@ -1183,7 +1412,7 @@ func file_windlass_update_v1_release_service_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_release_service_proto_rawDescData
 }
 
-var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_windlass_update_v1_release_service_proto_goTypes = []any{
 	(*GetReleaseRequest)(nil),           // 0: windlass.update.v1.GetReleaseRequest
 	(*ListReleasesRequest)(nil),         // 1: windlass.update.v1.ListReleasesRequest
@@ -1196,56 +1425,65 @@ var file_windlass_update_v1_release_service_proto_goTypes = []any{
 	(*DeleteReleaseRequest)(nil),        // 8: windlass.update.v1.DeleteReleaseRequest
 	(*WatchReleasesRequest)(nil),        // 9: windlass.update.v1.WatchReleasesRequest
 	(*WatchReleasesResponse)(nil),       // 10: windlass.update.v1.WatchReleasesResponse
-	(*PlanReleaseRequest)(nil),          // 11: windlass.update.v1.PlanReleaseRequest
-	(*PlanReleaseResponse)(nil),         // 12: windlass.update.v1.PlanReleaseResponse
-	(*WatchReleasesResponse_Event)(nil), // 13: windlass.update.v1.WatchReleasesResponse.Event
-	(*PlanReleaseResponse_Chain)(nil),   // 14: windlass.update.v1.PlanReleaseResponse.Chain
-	(*PlanReleaseResponse_Step)(nil),    // 15: windlass.update.v1.PlanReleaseResponse.Step
-	(*fieldmaskpb.FieldMask)(nil),       // 16: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                 // 17: windlass.meta.v1.ListMeta
-	(*Release)(nil),                     // 18: windlass.update.v1.Release
-	(*httpbody.HttpBody)(nil),           // 19: google.api.HttpBody
-	(*v1.Preconditions)(nil),            // 20: windlass.meta.v1.Preconditions
+	(*VerifyReleaseRequest)(nil),        // 11: windlass.update.v1.VerifyReleaseRequest
+	(*VerifyReleaseResponse)(nil),       // 12: windlass.update.v1.VerifyReleaseResponse
+	(*PlanReleaseRequest)(nil),          // 13: windlass.update.v1.PlanReleaseRequest
+	(*PlanReleaseResponse)(nil),         // 14: windlass.update.v1.PlanReleaseResponse
+	(*WatchReleasesResponse_Event)(nil), // 15: windlass.update.v1.WatchReleasesResponse.Event
+	(*VerifyReleaseResponse_Proof)(nil), // 16: windlass.update.v1.VerifyReleaseResponse.Proof
+	(*PlanReleaseResponse_Chain)(nil),   // 17: windlass.update.v1.PlanReleaseResponse.Chain
+	(*PlanReleaseResponse_Step)(nil),    // 18: windlass.update.v1.PlanReleaseResponse.Step
+	(*fieldmaskpb.FieldMask)(nil),       // 19: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                 // 20: windlass.meta.v1.ListMeta
+	(*Release)(nil),                     // 21: windlass.update.v1.Release
+	(*httpbody.HttpBody)(nil),           // 22: google.api.HttpBody
+	(*v1.Preconditions)(nil),            // 23: windlass.meta.v1.Preconditions
+	(*timestamppb.Timestamp)(nil),       // 24: google.protobuf.Timestamp
 }
 var file_windlass_update_v1_release_service_proto_depIdxs = []int32{
-	16, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	17, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
-	18, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
-	18, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	18, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	19, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
-	18, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
-	18, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
-	20, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	13, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
-	15, // 10: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
-	18, // 11: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
-	14, // 12: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
-	0,  // 13: windlass.update.v1.ReleaseService.GetRelease:input_type -> windlass.update.v1.GetReleaseRequest
-	1,  // 14: windlass.update.v1.ReleaseService.ListReleases:input_type -> windlass.update.v1.ListReleasesRequest
-	3,  // 15: windlass.update.v1.ReleaseService.CreateRelease:input_type -> windlass.update.v1.CreateReleaseRequest
-	4,  // 16: windlass.update.v1.ReleaseService.UpdateRelease:input_type -> windlass.update.v1.UpdateReleaseRequest
-	5,  // 17: windlass.update.v1.ReleaseService.PatchRelease:input_type -> windlass.update.v1.PatchReleaseRequest
-	6,  // 18: windlass.update.v1.ReleaseService.ApplyRelease:input_type -> windlass.update.v1.ApplyReleaseRequest
-	7,  // 19: windlass.update.v1.ReleaseService.UpdateReleaseStatus:input_type -> windlass.update.v1.UpdateReleaseStatusRequest
-	8,  // 20: windlass.update.v1.ReleaseService.DeleteRelease:input_type -> windlass.update.v1.DeleteReleaseRequest
-	9,  // 21: windlass.update.v1.ReleaseService.WatchReleases:input_type -> windlass.update.v1.WatchReleasesRequest
-	11, // 22: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
-	18, // 23: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
-	2,  // 24: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
-	18, // 25: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
-	18, // 26: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
-	18, // 27: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
-	18, // 28: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
-	18, // 29: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
-	18, // 30: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
-	10, // 31: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
-	12, // 32: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
-	23, // [23:33] is the sub-list for method output_type
-	13, // [13:23] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	20, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
+	21, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
+	21, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	21, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	22, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
+	21, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
+	21, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
+	23, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	15, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
+	16, // 10: windlass.update.v1.VerifyReleaseResponse.proofs:type_name -> windlass.update.v1.VerifyReleaseResponse.Proof
+	18, // 11: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
+	21, // 12: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
+	24, // 13: windlass.update.v1.VerifyReleaseResponse.Proof.signed_time:type_name -> google.protobuf.Timestamp
+	24, // 14: windlass.update.v1.VerifyReleaseResponse.Proof.expiration_time:type_name -> google.protobuf.Timestamp
+	17, // 15: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
+	0,  // 16: windlass.update.v1.ReleaseService.GetRelease:input_type -> windlass.update.v1.GetReleaseRequest
+	1,  // 17: windlass.update.v1.ReleaseService.ListReleases:input_type -> windlass.update.v1.ListReleasesRequest
+	3,  // 18: windlass.update.v1.ReleaseService.CreateRelease:input_type -> windlass.update.v1.CreateReleaseRequest
+	4,  // 19: windlass.update.v1.ReleaseService.UpdateRelease:input_type -> windlass.update.v1.UpdateReleaseRequest
+	5,  // 20: windlass.update.v1.ReleaseService.PatchRelease:input_type -> windlass.update.v1.PatchReleaseRequest
+	6,  // 21: windlass.update.v1.ReleaseService.ApplyRelease:input_type -> windlass.update.v1.ApplyReleaseRequest
+	7,  // 22: windlass.update.v1.ReleaseService.UpdateReleaseStatus:input_type -> windlass.update.v1.UpdateReleaseStatusRequest
+	8,  // 23: windlass.update.v1.ReleaseService.DeleteRelease:input_type -> windlass.update.v1.DeleteReleaseRequest
+	9,  // 24: windlass.update.v1.ReleaseService.WatchReleases:input_type -> windlass.update.v1.WatchReleasesRequest
+	13, // 25: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
+	11, // 26: windlass.update.v1.ReleaseService.VerifyRelease:input_type -> windlass.update.v1.VerifyReleaseRequest
+	21, // 27: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
+	2,  // 28: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
+	21, // 29: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
+	21, // 30: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
+	21, // 31: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
+	21, // 32: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
+	21, // 33: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
+	21, // 34: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
+	10, // 35: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
+	14, // 36: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
+	12, // 37: windlass.update.v1.ReleaseService.VerifyRelease:output_type -> windlass.update.v1.VerifyReleaseResponse
+	27, // [27:38] is the sub-list for method output_type
+	16, // [16:27] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_release_service_proto_init() }
@@ -1260,7 +1498,7 @@ func file_windlass_update_v1_release_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_release_service_proto_rawDesc), len(file_windlass_update_v1_release_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

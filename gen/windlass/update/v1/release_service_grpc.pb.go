@@ -33,6 +33,7 @@ const (
 	ReleaseService_DeleteRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/DeleteRelease"
 	ReleaseService_WatchReleases_FullMethodName       = "/windlass.update.v1.ReleaseService/WatchReleases"
 	ReleaseService_PlanRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/PlanRelease"
+	ReleaseService_VerifyRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/VerifyRelease"
 )
 
 // ReleaseServiceClient is the client API for ReleaseService service.
@@ -65,6 +66,10 @@ type ReleaseServiceClient interface {
 	// PlanRelease returns the order in which the manifests of a release are applied: run levels in sequence, components
 	// of a level in parallel, and the manifests of a component in sequence. A file with a Job is a step by itself.
 	PlanRelease(ctx context.Context, in *PlanReleaseRequest, opts ...grpc.CallOption) (*PlanReleaseResponse, error)
+	// VerifyRelease checks the signatures of a release image by the keys and signature stores of the cluster, as an
+	// update
+	// to it would. Nothing is changed.
+	VerifyRelease(ctx context.Context, in *VerifyReleaseRequest, opts ...grpc.CallOption) (*VerifyReleaseResponse, error)
 }
 
 type releaseServiceClient struct {
@@ -184,6 +189,16 @@ func (c *releaseServiceClient) PlanRelease(ctx context.Context, in *PlanReleaseR
 	return out, nil
 }
 
+func (c *releaseServiceClient) VerifyRelease(ctx context.Context, in *VerifyReleaseRequest, opts ...grpc.CallOption) (*VerifyReleaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifyReleaseResponse)
+	err := c.cc.Invoke(ctx, ReleaseService_VerifyRelease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReleaseServiceServer is the server API for ReleaseService service.
 // All implementations must embed UnimplementedReleaseServiceServer
 // for forward compatibility.
@@ -214,6 +229,10 @@ type ReleaseServiceServer interface {
 	// PlanRelease returns the order in which the manifests of a release are applied: run levels in sequence, components
 	// of a level in parallel, and the manifests of a component in sequence. A file with a Job is a step by itself.
 	PlanRelease(context.Context, *PlanReleaseRequest) (*PlanReleaseResponse, error)
+	// VerifyRelease checks the signatures of a release image by the keys and signature stores of the cluster, as an
+	// update
+	// to it would. Nothing is changed.
+	VerifyRelease(context.Context, *VerifyReleaseRequest) (*VerifyReleaseResponse, error)
 	mustEmbedUnimplementedReleaseServiceServer()
 }
 
@@ -253,6 +272,9 @@ func (UnimplementedReleaseServiceServer) WatchReleases(*WatchReleasesRequest, gr
 }
 func (UnimplementedReleaseServiceServer) PlanRelease(context.Context, *PlanReleaseRequest) (*PlanReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanRelease not implemented")
+}
+func (UnimplementedReleaseServiceServer) VerifyRelease(context.Context, *VerifyReleaseRequest) (*VerifyReleaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VerifyRelease not implemented")
 }
 func (UnimplementedReleaseServiceServer) mustEmbedUnimplementedReleaseServiceServer() {}
 func (UnimplementedReleaseServiceServer) testEmbeddedByValue()                        {}
@@ -448,6 +470,24 @@ func _ReleaseService_PlanRelease_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReleaseService_VerifyRelease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifyReleaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReleaseServiceServer).VerifyRelease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReleaseService_VerifyRelease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReleaseServiceServer).VerifyRelease(ctx, req.(*VerifyReleaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReleaseService_ServiceDesc is the grpc.ServiceDesc for ReleaseService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -490,6 +530,10 @@ var ReleaseService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanRelease",
 			Handler:    _ReleaseService_PlanRelease_Handler,
+		},
+		{
+			MethodName: "VerifyRelease",
+			Handler:    _ReleaseService_VerifyRelease_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -25,14 +25,15 @@ const releasePatience = 4 * time.Minute
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release",
-		Short: "Create, sign and inspect release images; needs no cluster",
+		Short: "Create, sign and inspect release images; only verify needs a cluster",
 		Example: `  windlass adm release keygen --to keys
   windlass adm release new --from-dir manifests --version 1.1.0 --previous 1.0.0 --to images --signing-key keys/signing-key.asc --signature-store signatures
   windlass adm release sign example.com/team/web@sha256:… --signing-key keys/signing-key.asc --signature-store signatures
   windlass adm release info images
+  windlass adm release verify windlass/release@sha256:…
   windlass adm release extract windlass/release@sha256:… --store images --to payload`,
 	}
-	cmd.AddCommand(newImage(e), newInfo(e), newExtract(e), newKeygen(e), newSign(e))
+	cmd.AddCommand(newImage(e), newInfo(e), newExtract(e), newKeygen(e), newSign(e), newVerify(e))
 	return cmd
 }
 

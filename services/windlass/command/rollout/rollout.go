@@ -111,6 +111,11 @@ func awaitStatus(ctx context.Context, e *session.Env, c *client.Client, t target
 			}
 		}
 		text, done, err := statusText(o, want)
+		if pool, ok := o.(*configv1.MachineConfigPool); ok && done && pool.GetSpec().GetPin() == nil {
+			if want, err = rendered(ctx, c, t.Name()); err == nil { // a change of a moment ago counts
+				text, done, err = statusText(o, want)
+			}
+		}
 		if err == nil && text != said {
 			said = text
 			fmt.Fprintln(e.Out, text)
