@@ -66,7 +66,7 @@ figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
 
 test-faults: build $(need_proxy) ## Kill every program at every step of replacements, drains, roll-outs, updates; write the results to docs/figures.md
-	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 480m -run 'TestFaults' -v ./e2e/... ./kit/store
+	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 480m -run 'TestFaults' -v ./e2e/... ./kit/store ./services/node-agent/hostconfig
 
 # Each target has its seeds in testdata/fuzz or in the test; what it finds is written there too, and is then a case of `make test`.
 # A seed of some kilobytes would otherwise be minimized for a minute instead of being varied. On a busy machine go may end a run that found nothing with "context deadline exceeded" (golang/go#75804): that is no finding.
