@@ -35,8 +35,12 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err := save(h.cfg.Dir, journalFile, j); err != nil {
 		return st, wanted{}, err
 	}
-	if err := h.carryOut(ctx, ops, was.units, is.units, o, next); err != nil {
-		return st, wanted{}, errors.Join(err, h.takeBack(ctx, j, is.units, was.units))
+	if begun, err := h.carryOut(ctx, ops, was.units, is.units, o, next); err != nil {
+		now := is.units
+		if !begun { // the units are as they were
+			now = was.units
+		}
+		return st, wanted{}, errors.Join(err, h.takeBack(ctx, st, j, now, was.units))
 	}
 	h.settle(next)
 	if err := h.forgive(started(was.units, is.units, o.services)...); err != nil {
@@ -45,11 +49,17 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	return next, is, nil
 }
 
-// started returns the units that run with the files of a change: the new and changed ones, and the given services.
+// started returns the units that run with the files of a change, or not any more: those that it started or ended, and
+// the given services.
 func started(was, is []unit, services []*configv1.ServiceAction) []string {
 	var out []string
 	for _, u := range is {
 		if !contains(was, u) {
+			out = append(out, u.name)
+		}
+	}
+	for _, u := range was {
+		if !slices.ContainsFunc(is, func(o unit) bool { return o.name == u.name }) {
 			out = append(out, u.name)
 		}
 	}
@@ -59,11 +69,12 @@ func started(was, is []unit, services []*configv1.ServiceAction) []string {
 	return out
 }
 
-// rerun returns the units of before that ran once and that a change runs in another form.
+// rerun returns the units of before whose commands that run once a change runs in another form.
 func rerun(was, is []unit) []*configv1.ServiceAction {
 	var out []*configv1.ServiceAction
 	for _, u := range was {
-		if !u.long() && !contains(is, u) && slices.ContainsFunc(is, func(o unit) bool { return o.name == u.name }) {
+		if (!u.long() || len(u.pre) > 0) && !contains(is, u) &&
+			slices.ContainsFunc(is, func(o unit) bool { return o.name == u.name }) {
 			out = append(out, &configv1.ServiceAction{Name: u.name})
 		}
 	}
@@ -84,6 +95,7 @@ func (h *Host) prepare(st state, cfg *configv1.MachineConfig, is wanted, reboot 
 	}
 	next := state{
 		Name: cfg.GetMetadata().GetName(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
+		Failed:   st.Failed, // those that start with this one are taken off later
 		Oneshots: h.cfg.BootID,
 	}
 	if reboot {
@@ -153,42 +165,46 @@ func (h *Host) removals(st state, is wanted) ([]op, error) {
 	return ops, nil
 }
 
-// carryOut changes the disk, then the units, has services see it, and then writes down that it is done.
-func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, next state) error {
+// carryOut changes the disk, then the units, has services see it, and then writes down that it is done. With an error,
+// begun reports whether units were changed.
+func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, next state) (begun bool, err error) {
 	services := o.services
 	if o.reboot {
 		services = nil // everything is started again
 	}
 	if err := h.incur(services, false); err != nil {
-		return err
+		return false, err
 	}
 	for _, op := range ops {
 		if err := ctx.Err(); err != nil {
-			return err
+			return false, err
 		}
 		if err := op.do(); err != nil {
-			return fmt.Errorf("%q: %w", "/"+op.undo.Path, err)
+			return false, fmt.Errorf("%q: %w", "/"+op.undo.Path, err)
 		}
 	}
 	if err := h.tree.sync(changed(ops)); err != nil {
-		return err
+		return false, err
 	}
 	if err := h.incur(rerun(was, is), true); err != nil {
-		return err
+		return false, err
 	}
 	if err := h.units.change(ctx, was, is, h.root()); err != nil {
-		return err
+		return true, err
 	}
 	if err := h.incur(services, true); err != nil {
-		return err
+		return true, err
+	}
+	if services, err = h.due(services); err != nil {
+		return true, err
 	}
 	if err := h.units.renew(ctx, services, was, is, h.root()); err != nil {
-		return err
+		return true, err
 	}
 	if err := h.tree.before("record"); err != nil {
-		return err
+		return true, err
 	}
-	return save(h.cfg.Dir, currentFile, next)
+	return true, save(h.cfg.Dir, currentFile, next)
 }
 
 func changed(ops []op) []string {
@@ -200,10 +216,24 @@ func changed(ops []op) []string {
 }
 
 // takeBack undoes a journal. What it leaves is healed later, since the journal stays, and so are debts.
-func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
+func (h *Host) takeBack(ctx context.Context, st state, j journal, is, was []unit) error {
 	// This ignores the cancellation of ctx: a partial change must not stay.
 	ctx = context.WithoutCancel(ctx)
+	maps.DeleteFunc(h.units.failed, func(name, _ string) bool { // what does not start of a change goes with it
+		return slices.ContainsFunc(is, func(u unit) bool { return u.name == name && !contains(was, u) })
+	})
 	if err := errors.Join(h.undo(j), h.units.back(ctx, is, was, h.root())); err != nil {
+		return err
+	}
+	return h.taken(st)
+}
+
+// taken ends a take-back to a state. It says once more what the machine has: that may have been replaced already.
+func (h *Host) taken(st state) error {
+	if st.Name == "" {
+		return errors.Join(remove(h.cfg.Dir, currentFile), remove(h.cfg.Dir, journalFile))
+	}
+	if err := save(h.cfg.Dir, currentFile, st); err != nil {
 		return err
 	}
 	return remove(h.cfg.Dir, journalFile)
@@ -302,5 +332,5 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {
 		return nil, is, err
 	}
-	return cfg, is, remove(h.cfg.Dir, journalFile)
+	return cfg, is, h.taken(st)
 }

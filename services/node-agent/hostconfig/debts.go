@@ -71,12 +71,32 @@ func (h *Host) incur(services []*configv1.ServiceAction, seen bool) error {
 		i := slices.IndexFunc(list, func(d debt) bool { return d.Name == s.GetName() })
 		if i < 0 {
 			running, _ := h.units.supervisor.Lookup(processName(s.GetName()))
-			i, list = len(list), append(list, debt{Name: s.GetName(), Reload: true, PID: running.PID})
+			i, list = len(list), append(list, debt{
+				Name: s.GetName(), Reload: true, PID: running.PID,
+				Seen: !running.Running && !running.Final, // it may start, and end for good, before it is checked again
+			})
 		}
 		list[i].Seen = list[i].Seen || seen
 		list[i].Reload = list[i].Reload && s.GetReload() // to restart one includes to reload it
 	}
 	return h.owe(list)
+}
+
+// due returns what is to be done to services of an order: at least that, and what else they owe.
+func (h *Host) due(services []*configv1.ServiceAction) ([]*configv1.ServiceAction, error) {
+	list, err := h.owed()
+	if err != nil {
+		return nil, err
+	}
+	var out []*configv1.ServiceAction
+	for _, s := range services {
+		reload := s.GetReload()
+		for _, d := range list {
+			reload = reload && (d.Name != s.GetName() || d.Reload)
+		}
+		out = append(out, &configv1.ServiceAction{Name: s.GetName(), Reload: reload})
+	}
+	return out, nil
 }
 
 // forgive drops the debts of services that have seen the files that there are.
@@ -96,6 +116,9 @@ func (h *Host) pay(ctx context.Context, units []unit) error {
 	}
 	var broken []error
 	for _, d := range list {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(broken, err)...)
+		}
 		i := slices.IndexFunc(units, func(u unit) bool { return u.name == d.Name })
 		if i >= 0 && h.touched(d, units[i]) {
 			err := h.units.renewAndWatch(ctx, units[i], d.Reload, h.root())
@@ -108,7 +131,7 @@ func (h *Host) pay(ctx context.Context, units []unit) error {
 			}
 		}
 		if err := h.forgive(d.Name); err != nil {
-			return err
+			broken = append(broken, err)
 		}
 	}
 	return errors.Join(broken...)

@@ -8,8 +8,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,7 +87,8 @@ type Host struct {
 	st         state
 	wanted     wanted           // of st, without contents
 	seen       map[string]stamp // of wanted's files
-	trouble    string           // why st is not in force, such as a unit that cannot be started
+	trouble    string           // why st is not in force
+	unsaved    bool             // st is not stored
 	late       late             // what does not run yet
 	order      *order           // the last one
 	failed     string           // the configuration that could not be taken up
@@ -100,13 +104,14 @@ type Host struct {
 
 // attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
 type attempt struct {
-	order    order
-	corrects bool // it is the latter, or what differs from the configuration is put right
-	end      context.CancelFunc
-	done     chan struct{}
-	st       state
-	is       wanted
-	err      error
+	order     order
+	abandoned bool // for another order
+	corrects  bool // it is the latter, or what differs from the configuration is put right
+	end       context.CancelFunc
+	done      chan struct{}
+	st        state
+	is        wanted
+	err       error
 }
 
 // New returns a host that does nothing before Run.
@@ -208,21 +213,23 @@ func (h *Host) resume(ctx context.Context) error {
 		return h.reboot(ctx)
 	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
+	if !once {
+		maps.Copy(h.units.failed, h.st.Failed)
+	}
 	l, err := h.units.resume(ctx, h.wanted.units, h.root(), once)
 	if ctx.Err() != nil {
 		return nil
 	}
-	if h.st.Name != "" && (once || h.st.EndingBoot != "") {
-		h.st.EndingBoot, h.st.Oneshots = "", h.cfg.BootID
-		unsaved := save(h.cfg.Dir, currentFile, h.st)
-		if unsaved != nil {
-			h.trouble = unsaved.Error()
-		}
-		err = errors.Join(err, unsaved)
+	if err == nil && h.st.Name != "" && (once || h.st.EndingBoot != "") {
+		h.st.EndingBoot, h.st.Oneshots, h.unsaved = "", h.cfg.BootID, true
 	}
 	if err != nil {
-		h.cfg.Log.WarnContext(ctx, "configuration is not in force", "config", h.st.Name, "error", err)
+		h.trouble = err.Error()
 	}
+	if why := cmp.Or(h.trouble, h.units.trouble()); why != "" {
+		h.cfg.Log.WarnContext(ctx, "configuration is not in force", "config", h.st.Name, "reason", why)
+	}
+	h.remember()
 	if h.late = l; l.why != "" {
 		h.cfg.Log.WarnContext(ctx, "configuration is not in force yet", "config", h.st.Name, "error", l.why)
 	}
@@ -230,6 +237,19 @@ func (h *Host) resume(ctx context.Context) error {
 		h.check(ctx)
 	}
 	return nil
+}
+
+// remember stores what has changed of the state of the machine without another configuration. What cannot be stored is
+// tried again, and the machine is not done before.
+func (h *Host) remember() {
+	if h.st.Name == "" || !h.unsaved && maps.Equal(h.st.Failed, h.units.failed) {
+		return
+	}
+	h.st.Failed, h.unsaved = maps.Clone(h.units.failed), true
+	err := save(h.cfg.Dir, currentFile, h.st)
+	if h.unsaved = err != nil; h.unsaved {
+		h.cfg.Log.Warn("state of the machine is not stored", "error", err)
+	}
 }
 
 // reboot reports to the cluster that the machine restarts, and restarts it even if the report fails.
@@ -265,8 +285,9 @@ func (h *Host) work(ctx context.Context) error {
 		case o := <-h.orders:
 			h.order = &o
 			h.report.repeat()
-			if h.busy != nil && h.busy.order.name() != o.name() {
-				h.busy.end() // what it was is not wanted any more
+			if h.busy != nil && h.outdated(o) {
+				h.busy.abandoned = true
+				h.busy.end()
 			}
 			h.next(ctx)
 		case <-finished:
@@ -284,6 +305,14 @@ func (h *Host) work(ctx context.Context) error {
 			h.look(ctx)
 		}
 	}
+}
+
+// outdated reports whether what is being done is not wanted any more, or is in the way of an order.
+func (h *Host) outdated(o order) bool {
+	if h.busy.corrects { // what is put right is the present configuration
+		return o.apply && o.config != nil && o.name() != h.st.Name
+	}
+	return h.busy.order.name() != o.name()
 }
 
 // abandon waits for the end of what is being taken up.
@@ -355,7 +384,12 @@ func (h *Host) check(ctx context.Context) {
 	switch {
 	case h.correct(ctx):
 		h.compare(ctx)
-	case h.busy == nil:
+	case h.busy != nil:
+	default: // it waits for another try
+		if j, err := h.pending(h.st); err == nil && j == nil {
+			h.compare(ctx)
+			return
+		}
 		h.say(degraded, h.st.Name, h.wrong)
 	}
 }
@@ -377,6 +411,9 @@ func (h *Host) correct(ctx context.Context) bool {
 	var o order
 	if h.order != nil {
 		o = *h.order
+	}
+	if h.settled() && h.wrong == "" {
+		h.say(working, h.st.Name, "what a change left, or services that have not seen it, are put right")
 	}
 	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
 		_, is, err := h.heal(ctx, st)
@@ -406,26 +443,30 @@ func (h *Host) begin(ctx context.Context, o order, do func(context.Context, stat
 func (h *Host) finish(ctx context.Context) (reboot bool) {
 	a := h.busy
 	h.busy = nil
-	abandoned := h.order != nil && h.order.name() != a.order.name()
+	defer h.remember()
 	switch {
 	case a.corrects && a.err == nil:
 		h.wrong, h.correctAt = "", nil
 		h.correcting.Reset()
 		h.know(a.is)
 		return false
-	case a.corrects && !abandoned:
+	case a.corrects && !a.abandoned:
 		h.cfg.Log.WarnContext(ctx, "not corrected", "config", h.st.Name, "error", a.err)
 		h.wrong, h.correctAt = a.err.Error(), time.After(h.correcting.Next())
 		return false
 	case a.err != nil:
-		if !abandoned {
+		if !a.abandoned {
 			h.fail(ctx, a.order, a.err)
 		}
 		return false
 	}
 	h.st, h.trouble, h.late, h.failed, h.resting = a.st, "", late{}, "", time.Time{}
+	h.wrong, h.correctAt = "", nil
 	h.pacing.Reset()
-	clear(h.units.failed)
+	h.correcting.Reset()
+	maps.DeleteFunc(h.units.failed, func(name, _ string) bool {
+		return !slices.ContainsFunc(a.is.units, func(u unit) bool { return u.name == name })
+	})
 	h.know(a.is)
 	h.cfg.Log.InfoContext(ctx, "configuration is on disk", "config", h.st.Name)
 	return h.st.EndingBoot != ""
@@ -448,16 +489,18 @@ func (h *Host) compare(ctx context.Context) {
 	drifted := h.tree.drift(h.wanted.entries, h.seen)
 	why := summary(drifted)
 	switch r := h.repairsOf(drifted); {
-	case len(r.entries) > 0 && h.correctAt == nil && !time.Now().Before(h.resting):
+	case len(r.entries) > 0 && !time.Now().Before(h.resting):
 		h.resting = time.Now().Add(h.pacing.Next()) // what is changed again and again is put back less and less often
 		h.repair(ctx, r)
 		return
-	case len(drifted) == 0:
-		if h.wrong = ""; !time.Now().Before(h.resting) {
-			h.pacing.Reset()
-		}
-	case h.wrong != "":
-		why += "; " + h.wrong
+	case len(drifted) == 0 && !time.Now().Before(h.resting):
+		h.pacing.Reset()
+	}
+	if h.wrong != "" && h.correctAt != nil {
+		why = strings.TrimPrefix(why+"; "+h.wrong, "; ")
+	}
+	if h.remember(); h.unsaved {
+		why = cmp.Or(why, "the state of the machine cannot be stored")
 	}
 	if h.units.steady(h.late.units) {
 		h.late = late{}

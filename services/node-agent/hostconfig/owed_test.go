@@ -439,3 +439,114 @@ func TestAUnitThatRanOnceForAFailedChangeRunsAgainAsItWas(t *testing.T) {
 	m.awaitState(done, "one")
 	m.awaitSeen("1")
 }
+
+// TestAReloadDoesNotPayForARestart abandons a change in which a service was restarted for one that reloads it.
+func TestAReloadDoesNotPayForARestart(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	// What it has read when it started counts; when it is reloaded it reads nothing.
+	unit := strings.Replace(reads, "cp ${WINDLASS_ROOT}/etc/x ${WINDLASS_ROOT}/etc/seen'\nRestart", "true'\nRestart", 1)
+	make := func(name, x, y string) *configv1.MachineConfig {
+		return config(t, name, []any{fileAt("/etc/x", x, 0o644), fileAt("/etc/y", y, 0o644)}, []any{
+			service("reader.service", unit),
+			service("slow.service", "[Service]\nExecStart=/bin/sleep 1031\nExecReload=/bin/sh -c 'test ! -e "+
+				"${WINDLASS_ROOT}/hangs || exit 0; touch ${WINDLASS_ROOT}/hangs; exec sleep 60'\n"),
+		})
+	}
+	m.cluster.send(make("one", "1", "1"), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	m.cluster.send(make("two", "2", "1"), true, false, renewed(false),
+		&configv1.ServiceAction{Name: "slow.service", Reload: true})
+	m.await("the first is restarted, the second hangs", func(*configv1.ReportConfigRequest) bool {
+		return m.content("hangs") == "" && m.content("etc/seen") == "2"
+	})
+	m.cluster.send(make("three", "1", "3"), true, false, renewed(true))
+	m.awaitState(done, "three")
+	m.awaitSeen("1")
+}
+
+// TestWhatFailedAtBootIsSaidUntilItWorks has a unit that runs once fail at boot: neither another configuration nor
+// another start of the agent forgets it.
+func TestWhatFailedAtBootIsSaidUntilItWorks(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	once := service("once.service",
+		"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'test ! -e ${WINDLASS_ROOT}/broken'\n")
+	m.cluster.send(config(t, "one", nil, []any{once}), true, false)
+	m.awaitState(done, "one")
+	m.place("broken", "1")
+	says := func(config string) {
+		t.Helper()
+		m.await("it is said", func(r *configv1.ReportConfigRequest) bool {
+			return r.GetState() == degraded && r.GetCurrentConfig() == config && strings.Contains(r.GetReason(), "once.service")
+		})
+	}
+	m.boot("boot-2")
+	says("one")
+	two := config(t, "two", []any{fileAt("/etc/x", "1", 0o644)}, []any{once})
+	m.cluster.send(two, true, false)
+	says("two")
+	m.boot("boot-2")
+	says("two")
+	if err := os.Remove(m.path("broken")); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(config(t, "three", []any{fileAt("/etc/x", "3", 0o644)}, []any{once}), true, false)
+	m.awaitState(done, "three")
+	m.boot("boot-2")
+	m.awaitState(done, "three")
+}
+
+// TestAChangeThatFailsBeforeItsUnitsRestartsNone has a file not be written, beside a unit that would change.
+func TestAChangeThatFailsBeforeItsUnitsRestartsNone(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", reads), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	first := m.pid()
+	if err := os.MkdirAll(m.path("etc/full/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(config(t, "two", []any{fileAt("/etc/full", "1", 0o644)},
+		[]any{service("reader.service", "# changed\n"+reads)}), true, false)
+	m.await("it is taken back", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && r.GetCurrentConfig() == "one" && m.finished()
+	})
+	if m.pid() != first {
+		t.Error("the service was restarted")
+	}
+}
+
+// TestARepairThatFailsRestartsNoService, and is tried again although a service that it restarted does not start.
+func TestARepairThatFailsRestartsNoService(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(with(t, "one", "1", reads), true, false)
+	m.awaitState(done, "one")
+	m.awaitSeen("1")
+	first := m.pid()
+	repair := &configv1.PathRepair{Paths: []string{"/etc/x"}, Services: []*configv1.ServiceAction{renewed(false)}}
+	if err := os.Remove(m.path("etc/x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(m.path("etc/x/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.sendRepairs(with(t, "one", "1", reads), repair)
+	m.await("it fails", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == degraded && strings.Contains(r.GetReason(), `put back "/etc/x"`) && m.finished()
+	})
+	if m.pid() != first {
+		t.Error("the service was restarted")
+	}
+	if err := os.RemoveAll(m.path("etc/x")); err != nil {
+		t.Fatal(err)
+	}
+	m.await("it is put back", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == done })
+	m.awaitSeen("1")
+	if m.pid() == first {
+		t.Error("the service was not restarted")
+	}
+}

@@ -13,14 +13,14 @@ import (
 
 // repairs are what is put back of a configuration.
 type repairs struct {
-	entries  []drifted
-	services []*configv1.ServiceAction // that are to see it
+	entries []drifted
+	by      map[string][]*configv1.ServiceAction // that are to see it, by path
 }
 
 // repairsOf returns what is to be put back of paths that differ, as the cluster allows it. Nothing is while the cluster
 // wants another configuration, nor below a directory that is not put back.
 func (h *Host) repairsOf(list []drifted) repairs {
-	var r repairs
+	r := repairs{by: map[string][]*configv1.ServiceAction{}}
 	if len(list) == 0 || h.order == nil || h.order.name() != h.st.Name {
 		return r
 	}
@@ -34,7 +34,7 @@ func (h *Host) repairsOf(list []drifted) repairs {
 			continue
 		}
 		r.entries = append(r.entries, d)
-		r.services = append(r.services, h.order.repairs[i].GetServices()...)
+		r.by[d.path] = h.order.repairs[i].GetServices()
 	}
 	return r
 }
@@ -61,12 +61,45 @@ func (h *Host) repair(ctx context.Context, r repairs) {
 		if err != nil {
 			return st, wanted{}, err
 		}
-		if err := h.incur(r.services, true); err != nil { // they may have read what others wrote
+		older, err := h.owed()
+		if err == nil {
+			err = h.incur(r.services(r.entries), true) // they may have read what others wrote
+		}
+		if err != nil {
 			return st, wanted{}, err
 		}
-		return st, is, errors.Join(h.putBack(r.entries, is), h.pay(ctx, is.units))
+		done, failed := h.putBack(r.entries, is)
+		return st, is, errors.Join(failed, h.forgive(r.unseen(done, older)...), h.pay(ctx, is.units))
 	})
 	h.busy.corrects = true
+}
+
+// unseen returns the services for which nothing was put back, unless they owed something before.
+func (r repairs) unseen(done []string, older []debt) []string {
+	var seen []*configv1.ServiceAction
+	for _, d := range r.entries {
+		if slices.Contains(done, d.path) {
+			seen = append(seen, r.by[d.path]...)
+		}
+	}
+	var out []string
+	for _, s := range r.services(r.entries) {
+		same := func(o *configv1.ServiceAction) bool { return o.GetName() == s.GetName() }
+		if !slices.ContainsFunc(seen, same) &&
+			!slices.ContainsFunc(older, func(d debt) bool { return d.Name == s.GetName() }) {
+			out = append(out, s.GetName())
+		}
+	}
+	return out
+}
+
+// services returns the services of some paths.
+func (r repairs) services(of []drifted) []*configv1.ServiceAction {
+	var out []*configv1.ServiceAction
+	for _, d := range of {
+		out = append(out, r.by[d.path]...)
+	}
+	return out
 }
 
 // parent returns an error if a directory above an entry is missing that the configuration wants: with its own mode.
@@ -79,10 +112,9 @@ func (h *Host) parent(e entry, is wanted) error {
 	return nil
 }
 
-// putBack writes paths of the present configuration, all that it can.
-func (h *Host) putBack(paths []drifted, is wanted) error {
+// putBack writes paths of the present configuration, all that it can, and returns those.
+func (h *Host) putBack(paths []drifted, is wanted) (done []string, err error) {
 	var broken []error
-	var done []string
 	for _, e := range is.entries {
 		if !slices.ContainsFunc(paths, func(d drifted) bool { return d.path == e.path }) {
 			continue
@@ -97,5 +129,5 @@ func (h *Host) putBack(paths []drifted, is wanted) error {
 			done = append(done, e.path)
 		}
 	}
-	return errors.Join(append(broken, h.tree.sync(done))...)
+	return done, errors.Join(append(broken, h.tree.sync(done))...)
 }

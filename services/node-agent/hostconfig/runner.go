@@ -45,7 +45,7 @@ const (
 type runner struct {
 	supervisor *process.Supervisor
 	dir        string // where the output of units goes
-	// why units of the present configuration could not be started; it is read only while nothing is done
+	// why units could not be started; it is read only while nothing is done
 	failed map[string]string
 }
 
@@ -61,26 +61,34 @@ func (r *runner) change(ctx context.Context, was, is []unit, root *os.Root) erro
 			fresh = append(fresh, u)
 		}
 	}
-	return r.start(ctx, fresh, root, true)
+	if err := r.start(ctx, fresh, root, true); err != nil {
+		return err
+	}
+	for _, u := range is { // what keeps them from starting may be gone; that it is not is no fault of this change
+		if r.failed[u.name] != "" && contains(was, u) {
+			_ = r.startOne(ctx, u, root, true)
+		}
+	}
+	return nil
 }
 
-// back ends what a failed change started and starts what it ended.
+// back ends what a failed change started and starts what it ended. A unit that does not start holds up none of the
+// others, nor that the change is taken back: it is trouble.
 func (r *runner) back(ctx context.Context, is, was []unit, root *os.Root) error {
 	if err := r.stop(ctx, is, was); err != nil {
 		return err
 	}
-	var ended []unit
 	for _, u := range was {
 		if u.long() && !contains(is, u) {
-			ended = append(ended, u)
+			_ = r.startOne(ctx, u, root, false)
 		}
 	}
-	return r.start(ctx, ended, root, false)
+	return nil
 }
 
 // resume has the units of the present configuration run: those that go on running are taken over. What an agent left
-// behind in the middle of a change is ended. In a new boot everything starts again, the oneshot units, too. The error
-// is lasting trouble; for what just started and did not stay up see late.
+// behind in the middle of a change is ended. In a new boot everything starts again, the oneshot units, too. One that
+// does not start holds up none of the others: see trouble, and late for what just started and did not stay up.
 func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool) (late, error) {
 	names, err := r.supervisor.Recorded()
 	if err != nil {
@@ -94,18 +102,16 @@ func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool
 			return late{}, err
 		}
 	}
-	// Nothing is taken back here, so one that does not start holds up none of the others.
-	var broken []error
+	if boot {
+		clear(r.failed)
+	}
 	var watched []unit
 	began := time.Now()
 	for _, u := range is {
 		if !u.long() && !boot {
 			continue
 		}
-		if err := r.startOne(ctx, u, root, boot); err != nil {
-			broken = append(broken, fmt.Errorf("unit %q: %w", u.name, err))
-			r.failed[u.name] = broken[len(broken)-1].Error()
-		} else if u.long() {
+		if err := r.startOne(ctx, u, root, boot); err == nil && u.long() {
 			watched = append(watched, u)
 		}
 	}
@@ -115,7 +121,7 @@ func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool
 			l = late{watched, err.Error()}
 		}
 	}
-	return l, errors.Join(broken...)
+	return l, ctx.Err()
 }
 
 // late are units of which one ended at once in a new boot. It may need another unit, and is started again and again: so
@@ -215,10 +221,17 @@ func (r *runner) renewAndWatch(ctx context.Context, u unit, reload bool, root *o
 
 func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Root) error {
 	if !reload {
-		if err := r.stop(ctx, []unit{u}, nil); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return r.startOne(ctx, u, root, true)
+		if err := r.stop(context.WithoutCancel(ctx), []unit{u}, nil); err != nil {
+			return err
+		}
+		err := r.startOne(ctx, u, root, true)
+		if ctx.Err() != nil && u.long() { // it is not left ended
+			return errors.Join(ctx.Err(), r.startOne(context.WithoutCancel(ctx), u, root, false))
+		}
+		return err
 	}
 	s, _ := r.supervisor.Lookup(processName(u.name))
 	switch {
@@ -238,7 +251,10 @@ func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Roo
 
 func (r *runner) startOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
 	err := r.tryOne(ctx, u, root, pre)
-	if err == nil {
+	switch {
+	case err != nil && ctx.Err() == nil:
+		r.failed[u.name] = fmt.Sprintf("unit %q: %v", u.name, err)
+	case err == nil && (pre || u.long() && len(u.pre) == 0):
 		delete(r.failed, u.name)
 	}
 	return err

@@ -40,6 +40,8 @@ type state struct {
 	Originals []saved `json:"originals,omitempty"`
 	// Made are the directories that were made for files, the outermost first.
 	Made []string `json:"made,omitempty"`
+	// Failed are the units that could not be started in this boot, and why.
+	Failed map[string]string `json:"failed,omitempty"`
 }
 
 func (s state) config() (*configv1.MachineConfig, error) {
