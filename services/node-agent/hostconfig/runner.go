@@ -212,41 +212,43 @@ func (r *runner) renew(ctx context.Context, services []*configv1.ServiceAction, 
 
 // renewAndWatch reloads or restarts a unit, and waits until it has run for a moment.
 func (r *runner) renewAndWatch(ctx context.Context, u unit, reload bool, root *os.Root) error {
-	began := time.Now()
-	if err := r.renewOne(ctx, u, reload, root); err != nil || !u.long() {
+	s, _ := r.supervisor.Lookup(processName(u.name))
+	switch {
+	case reload && s.Final:
+		return nil // it has ended, and reads nothing
+	case reload && s.Running:
+		return r.reload(ctx, u, s.PID, root)
+	}
+	return r.restart(ctx, u, root) // also one that is not taken over yet: it may have read what was there before
+}
+
+func (r *runner) restart(ctx context.Context, u unit, root *os.Root) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := r.stop(context.WithoutCancel(ctx), []unit{u}, nil); err != nil {
+		return err
+	}
+	began := time.Now() // the end of what was stopped is no end of what is started
+	err := r.startOne(ctx, u, root, true)
+	switch {
+	case ctx.Err() != nil && u.long(): // it is not left ended
+		return errors.Join(ctx.Err(), r.startOne(context.WithoutCancel(ctx), u, root, false))
+	case err != nil || !u.long():
 		return err
 	}
 	return r.watch(ctx, []unit{u}, began)
 }
 
-func (r *runner) renewOne(ctx context.Context, u unit, reload bool, root *os.Root) error {
-	if !reload {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := r.stop(context.WithoutCancel(ctx), []unit{u}, nil); err != nil {
-			return err
-		}
-		err := r.startOne(ctx, u, root, true)
-		if ctx.Err() != nil && u.long() { // it is not left ended
-			return errors.Join(ctx.Err(), r.startOne(context.WithoutCancel(ctx), u, root, false))
-		}
-		return err
-	}
-	s, _ := r.supervisor.Lookup(processName(u.name))
-	switch {
-	case s.Final:
-		return nil // it has ended, and reads nothing
-	case !s.Running: // for now, or it is not taken over yet: it may have read what was there before
-		return r.renewOne(ctx, u, false, root)
-	}
+func (r *runner) reload(ctx context.Context, u unit, pid int, root *os.Root) error {
+	began := time.Now()
 	u.limit = min(u.limit, reloadLimit)
 	for _, c := range u.reload {
-		if err := r.once(ctx, u, c, root, mainPID+"="+strconv.Itoa(s.PID)); err != nil {
+		if err := r.once(ctx, u, c, root, mainPID+"="+strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("reload: %w", err)
 		}
 	}
-	return nil
+	return r.watch(ctx, []unit{u}, began)
 }
 
 func (r *runner) startOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
