@@ -17,17 +17,12 @@ import (
 
 // hostOn is a machine on a directory, that has been opened.
 func hostOn(t *testing.T, dir string) (*Host, error) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	h := New(Config{
 		Dir: dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(t.TempDir(), "run"), log),
 	})
-	err := h.open()
-	t.Cleanup(func() {
-		if h.tree != nil {
-			h.tree.root.Close()
-		}
-	})
-	return h, err
+	return h, h.open()
 }
 
 // TestFaultsALossOfPowerLeavesAWholeConfiguration applies configurations on a disk of which only what was synced
@@ -95,6 +90,7 @@ func lossesOf(t *testing.T, seed uint64, configs map[string]*configv1.MachineCon
 		h.st = st
 	}
 	d.begin("")
+	h.tree.root.Close()
 	return d.losses
 }
 
@@ -102,12 +98,19 @@ func lossesOf(t *testing.T, seed uint64, configs map[string]*configv1.MachineCon
 func checkLoss(t *testing.T, l loss, empty *configv1.MachineConfig) {
 	t.Helper()
 	when := fmt.Sprintf("after %q, where it may have %s", l.after, l.mark)
-	left := t.TempDir()
+	left, err := os.MkdirTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.write(t, left)
 	h, err := hostOn(t, left)
 	if err != nil {
 		t.Fatalf("%s: %v", when, err)
 	}
+	defer func() {
+		h.tree.root.Close()
+		_ = os.RemoveAll(left)
+	}()
 	has := cmp.Or(h.st.Name, "none")
 	if !slices.Contains(strings.Fields(l.mark), has) {
 		t.Fatalf("%s: it has %s", when, has)
