@@ -63,7 +63,7 @@ func (h *Host) repair(ctx context.Context, r repairs) {
 		}
 		older, err := h.owed()
 		if err == nil {
-			err = h.incur(r.services(r.entries), true) // they may have read what others wrote
+			err = h.incur(r.services(), true) // they may have read what others wrote
 		}
 		if err != nil {
 			return st, wanted{}, err
@@ -83,7 +83,7 @@ func (r repairs) unseen(done []string, older []debt) []string {
 		}
 	}
 	var out []string
-	for _, s := range r.services(r.entries) {
+	for _, s := range r.services() {
 		same := func(o *configv1.ServiceAction) bool { return o.GetName() == s.GetName() }
 		if !slices.ContainsFunc(seen, same) &&
 			!slices.ContainsFunc(older, func(d debt) bool { return d.Name == s.GetName() }) {
@@ -93,10 +93,10 @@ func (r repairs) unseen(done []string, older []debt) []string {
 	return out
 }
 
-// services returns the services of some paths.
-func (r repairs) services(of []drifted) []*configv1.ServiceAction {
+// services returns the services of all paths.
+func (r repairs) services() []*configv1.ServiceAction {
 	var out []*configv1.ServiceAction
-	for _, d := range of {
+	for _, d := range r.entries {
 		out = append(out, r.by[d.path]...)
 	}
 	return out

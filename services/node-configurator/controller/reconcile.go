@@ -59,7 +59,10 @@ func New(cfg Config) *Controller {
 	c.nodes = c.loops.Loop("nodes", nodeWorkers, c.ReconcileNode)
 	c.settings = c.loops.Loop("settings", 1, c.ReconcileSettings)
 	controller.For(c.settings, cfg.Tables.Settings)
-	cfg.Tables.Settings.Subscribe(func(resource.Change[*configv1.MachineConfiguration]) {
+	cfg.Tables.Settings.Subscribe(func(ch resource.Change[*configv1.MachineConfiguration]) {
+		if !ch.Deleted && proto.Equal(ch.Previous.GetSpec(), ch.Object.GetSpec()) {
+			return // its status
+		}
 		for n := range cfg.Peer.Nodes.Objects() {
 			c.nodes.Add(n.GetMetadata().GetName()) // what its change requires may be another by the policies
 		}

@@ -54,30 +54,22 @@ func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *s
 	return t
 }
 
-// uses calls f with each machine configuration that a pool or a node uses, and with the kind and the name of that.
+// uses calls f with each machine configuration that a pool or a node uses, and with the kind and the name of that. A
+// use may come more than once.
 func (t *Tables) uses(f func(config, kind, name string)) {
-	both := func(a, b, kind, name string) {
-		if f(a, kind, name); b != a {
-			f(b, kind, name)
-		}
-	}
 	for p := range t.Pools.Objects() {
-		name, target := p.GetMetadata().GetName(), p.GetSpec().GetConfiguration().GetName()
-		good := p.GetStatus().GetConfiguration().GetName()
-		both(target, good, "pool", name)
-		others := []string{p.GetSpec().GetPin().GetConfiguration()}
+		name := p.GetMetadata().GetName()
+		f(p.GetSpec().GetConfiguration().GetName(), "pool", name)
+		f(p.GetStatus().GetConfiguration().GetName(), "pool", name)
+		f(p.GetSpec().GetPin().GetConfiguration(), "pool", name)
 		for _, h := range p.GetStatus().GetHistory()[:min(len(p.GetStatus().GetHistory()), 2)] {
-			others = append(others, h.GetName()) // where it goes back to
-		}
-		for _, config := range others {
-			if config != "" && config != target && config != good {
-				f(config, "pool", name)
-			}
+			f(h.GetName(), "pool", name) // where it goes back to
 		}
 	}
 	for n := range t.nodes.Objects() {
 		marks := n.GetMetadata().GetAnnotations()
-		both(marks[plan.CurrentConfig], marks[plan.DesiredConfig], "node", n.GetMetadata().GetName())
+		f(marks[plan.CurrentConfig], "node", n.GetMetadata().GetName())
+		f(marks[plan.DesiredConfig], "node", n.GetMetadata().GetName())
 	}
 }
 

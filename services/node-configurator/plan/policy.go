@@ -209,13 +209,13 @@ func actionFaults(actions []*configv1.NodeDisruptionPolicyAction, at string) []o
 			field, typ string
 			service    *configv1.NodeDisruptionPolicyService
 		}{{"reload", actReload, a.GetReload()}, {"restart", actRestart, a.GetRestart()}} {
+			name := s.service.GetServiceName()
 			switch {
 			case typ != s.typ && s.service != nil:
 				bad = append(bad, object.Faultf(at+"."+s.field, "must not be given for the type %s", typ))
-			case typ == s.typ && !strings.HasSuffix(s.service.GetServiceName(), ".service") ||
-				typ == s.typ && !unitName.MatchString(s.service.GetServiceName()):
+			case typ == s.typ && !(unitName.MatchString(name) && strings.HasSuffix(name, ".service")):
 				bad = append(bad, object.Faultf(at+"."+s.field+".serviceName",
-					"is %q, must be the name of a service, such as chronyd.service", s.service.GetServiceName()))
+					"is %q, must be the name of a service, such as chronyd.service", name))
 			}
 		}
 	}

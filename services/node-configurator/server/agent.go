@@ -86,7 +86,11 @@ func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Sour
 			a.wakeAll()
 		}
 	})
-	settings.Subscribe(func(resource.Change[*configv1.MachineConfiguration]) { a.wakeAll() })
+	settings.Subscribe(func(ch resource.Change[*configv1.MachineConfiguration]) {
+		if ch.Deleted || !proto.Equal(ch.Previous.GetSpec(), ch.Object.GetSpec()) {
+			a.wakeAll()
+		}
+	})
 	return a
 }
 

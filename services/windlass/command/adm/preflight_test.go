@@ -89,7 +89,8 @@ func TestWhatCountsAgainstAnUpdate(t *testing.T) {
 				{Version: proto.String("1.2.0")}, {Version: proto.String("1.10.0")}, {Version: proto.String("1.9.0")},
 			},
 			ConditionalUpdates: []*updatev1.ConditionalUpdate{
-				update("1.3.0", "False", "MultipleReasons", risk("A", "True"), risk("B", "Unknown"), risk("C", "False")),
+				update("1.3.0", "False", "MultipleReasons", risk("A", "True"), risk("B", "Unknown"), risk("Accepted", "True"),
+					risk("C", "False")),
 				update("1.4.0", "True", "NotExposedToRisks", risk("A", "False")),
 				update("1.5.0", "False", "Accepted", risk("Accepted", "True")),
 				update("1.6.0", "Unknown", "NotEvaluated"),
@@ -99,9 +100,13 @@ func TestWhatCountsAgainstAnUpdate(t *testing.T) {
 	}
 	var got []string
 	for _, o := range offers(cv) {
-		got = append(got, o.release.GetVersion()+" "+strings.Join(o.issues, ","))
+		got = append(got, o.release.GetVersion()+" "+o.text())
 	}
-	want := []string{"1.10.0 ", "1.9.0 ", "1.6.0 NotEvaluated", "1.5.0 ", "1.4.0 ", "1.3.0 A,B", "1.2.0 "}
+	const fine = " no known issues relevant to this cluster"
+	want := []string{
+		"1.10.0" + fine, "1.9.0" + fine, "1.6.0 NotEvaluated", "1.5.0 accepted: Accepted", "1.4.0" + fine,
+		"1.3.0 A, B; accepted: Accepted", "1.2.0" + fine,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("offers (-want +got):\n%s", diff)
 	}

@@ -95,6 +95,20 @@ type offer struct {
 	release *updatev1.ReleaseReference
 	update  *updatev1.ConditionalUpdate // nil without risks
 	issues  []string                    // names of risks that apply or may apply, and are not accepted
+	waived  []string                    // and of those that are
+}
+
+// text says what is known against an update.
+func (o offer) text() string {
+	switch {
+	case len(o.issues) > 0 && len(o.waived) > 0:
+		return strings.Join(o.issues, ", ") + "; accepted: " + strings.Join(o.waived, ", ")
+	case len(o.issues) > 0:
+		return strings.Join(o.issues, ", ")
+	case len(o.waived) > 0:
+		return "accepted: " + strings.Join(o.waived, ", ")
+	}
+	return "no known issues relevant to this cluster"
 }
 
 // offers returns the updates that a graph offers, the newest first. An update with risks of which none applies is in
@@ -104,7 +118,9 @@ func offers(cv *updatev1.ClusterVersion) []offer {
 	seen := map[string]bool{}
 	for _, u := range cv.GetStatus().GetConditionalUpdates() {
 		seen[u.GetRelease().GetVersion()] = true
-		out = append(out, offer{release: u.GetRelease(), update: u, issues: issues(cv, u)})
+		o := offer{release: u.GetRelease(), update: u}
+		o.issues, o.waived = issues(cv, u)
+		out = append(out, o)
 	}
 	for _, r := range cv.GetStatus().GetAvailableUpdates() {
 		if !seen[r.GetVersion()] {
@@ -122,15 +138,13 @@ func offers(cv *updatev1.ClusterVersion) []offer {
 	return out
 }
 
-// issues returns the names of an update's risks that count. An update that is not recommended for another reason than a
-// risk has that reason.
-func issues(cv *updatev1.ClusterVersion, u *updatev1.ConditionalUpdate) []string {
+// issues returns the names of an update's risks that count, and of those that are accepted. An update that is not
+// recommended for another reason than a risk has that reason.
+func issues(cv *updatev1.ClusterVersion, u *updatev1.ConditionalUpdate) (out, waived []string) {
 	recommended := object.FindCondition(u.GetConditions(), "Recommended")
 	if recommended.GetStatus() == "True" {
-		return nil
+		return nil, nil
 	}
-	var out []string
-	accepted := false
 	for _, r := range u.GetRisks() {
 		if object.FindCondition(r.GetConditions(), "Applies").GetStatus() == "False" {
 			continue
@@ -138,15 +152,15 @@ func issues(cv *updatev1.ClusterVersion, u *updatev1.ConditionalUpdate) []string
 		if slices.ContainsFunc(cv.GetSpec().GetDesiredUpdate().GetAcceptRisks(), func(a *updatev1.AcceptedRisk) bool {
 			return a.GetName() == r.GetName()
 		}) {
-			accepted = true
+			waived = append(waived, r.GetName())
 			continue
 		}
 		out = append(out, r.GetName())
 	}
-	if len(out) == 0 && !accepted {
+	if len(out)+len(waived) == 0 {
 		out = append(out, cmp.Or(recommended.GetReason(), "Recommended="+recommended.GetStatus()))
 	}
-	return out
+	return out, waived
 }
 
 // recommend lists the updates by minor version.
@@ -179,11 +193,8 @@ func recommendMinor(e *session.Env, minor string, list []offer, outdated bool) e
 		if !outdated && i >= shownOfMinor && clean {
 			break
 		}
-		text := "no known issues relevant to this cluster"
-		if clean = clean || len(t.issues) == 0; len(t.issues) > 0 {
-			text = strings.Join(t.issues, ", ")
-		}
-		rows = append(rows, []string{t.release.GetVersion(), text})
+		clean = clean || len(t.issues) == 0
+		rows = append(rows, []string{t.release.GetVersion(), t.text()})
 	}
 	fmt.Fprintf(e.Out, "\nUpdates to %s:\n\n", minor)
 	if err := table.NewIndented(e.Out, "  ").Print(rows...); err != nil {
@@ -216,7 +227,7 @@ func recommendOne(ctx context.Context, e *session.Env, c *client.Client, cv *upd
 			version)
 	}
 	t := all[i]
-	if t.update == nil || len(t.issues) == 0 {
+	if len(t.issues)+len(t.waived) == 0 {
 		fmt.Fprintf(e.Out, "\nUpdate to %s has no known issues relevant to this cluster.\nImage: %s\n", version,
 			t.release.GetImage())
 	} else if err := printer.Conditional(e.Out, t.update, time.Now()); err != nil {

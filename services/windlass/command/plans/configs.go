@@ -76,27 +76,22 @@ func (g given) configs(ctx context.Context, c *client.Client, req *configv1.Rend
 	if len(configs) == 0 {
 		return nil
 	}
-	live := &configv1.ListMachineConfigsRequest{Limit: configsOfPage}
-	for {
-		page, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(ctx, live)
-		if err != nil {
-			return err
-		}
-		for _, is := range page.GetItems() {
-			if !isRendered(is) && !named(configs, is) {
-				configs = append(configs, is)
-			}
-		}
-		if live.Continue = page.GetMetadata().GetContinue(); live.GetContinue() == "" {
-			break
+	kind, err := client.FindKind("machineconfig")
+	if err != nil {
+		return err
+	}
+	live, _, err := c.List(ctx, kind, client.Selection{})
+	if err != nil {
+		return err
+	}
+	for _, o := range live {
+		if is, ok := o.(*configv1.MachineConfig); ok && !isRendered(is) && !named(configs, is) {
+			configs = append(configs, is)
 		}
 	}
 	req.MachineConfigs = &configv1.MachineConfigList{Items: configs}
 	return nil
 }
-
-// configsOfPage is how many configurations are read at once: each may have a megabyte.
-const configsOfPage = 8
 
 func isRendered(c *configv1.MachineConfig) bool {
 	return strings.HasPrefix(c.GetMetadata().GetName(), "rendered-")
@@ -116,7 +111,7 @@ func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) 
 		p.printf("Held:    %s\n", r.GetHeld())
 	}
 	if len(r.GetChanges()) == 0 {
-		p.printf("\nNothing changes: the pool has this configuration.\n")
+		p.printf("\nNothing changes: this is what the nodes of the pool have, or get.\n")
 		return
 	}
 	p.printf("Action:  %s", r.GetAction())

@@ -50,7 +50,7 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 		},
 		{
 			"a configuration that is there", func(p *planText) { p.config("worker", &configv1.RenderMachineConfigResponse{}) },
-			"Pool:    worker\nConfig:  \nSources: <none>\n\nNothing changes: the pool has this configuration.\n",
+			"Pool:    worker\nConfig:  \nSources: <none>\n\nNothing changes: this is what the nodes of the pool have, or get.\n",
 		},
 		{
 			"a set that grows and adopts", func(p *planText) {

@@ -21,13 +21,6 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-const (
-	// renderedPrefix begins the names of rendered configurations, and no others.
-	renderedPrefix = "rendered-"
-	// configsOfPage is how many configurations are read at once: each may have a megabyte.
-	configsOfPage = 8
-)
-
 // pools is the kind whose nodes go back to a former configuration.
 const pools = "MachineConfigPool"
 
@@ -70,20 +63,20 @@ func poolText(p *configv1.MachineConfigPool, want string) (text string, done boo
 func former(ctx context.Context, c *client.Client, pool *configv1.MachineConfigPool) ([]*configv1.MachineConfig,
 	error,
 ) {
+	kind, err := client.FindKind("machineconfig")
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := c.List(ctx, kind, client.Selection{})
+	if err != nil {
+		return nil, err
+	}
 	var out []*configv1.MachineConfig
-	for req := (&configv1.ListMachineConfigsRequest{Limit: configsOfPage}); ; {
-		page, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range page.GetItems() {
-			if object.ControllerOf(m).GetUid() == pool.GetMetadata().GetUid() && !object.Deleting(m) &&
-				strings.HasPrefix(m.GetMetadata().GetName(), renderedPrefix) {
-				out = append(out, m)
-			}
-		}
-		if req.Continue = page.GetMetadata().GetContinue(); req.GetContinue() == "" {
-			break
+	for _, o := range list {
+		m, ok := o.(*configv1.MachineConfig)
+		if ok && object.ControllerOf(m).GetUid() == pool.GetMetadata().GetUid() && !object.Deleting(m) &&
+			strings.HasPrefix(m.GetMetadata().GetName(), "rendered-") {
+			out = append(out, m)
 		}
 	}
 	slices.SortFunc(out, func(a, b *configv1.MachineConfig) int {
