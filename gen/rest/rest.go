@@ -17,6 +17,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -57,6 +58,7 @@ func Services() []Service {
 		service("windlass.meta.v1.AccessService", metav1.NewAccessServiceClient, metav1.RegisterAccessServiceHandlerClient),
 		service("windlass.node.v1.DrainService", nodev1.NewDrainServiceClient, nodev1.RegisterDrainServiceHandlerClient),
 		service("windlass.node.v1.NodeService", nodev1.NewNodeServiceClient, nodev1.RegisterNodeServiceHandlerClient),
+		service("windlass.program.v1.ProgramService", programv1.NewProgramServiceClient, programv1.RegisterProgramServiceHandlerClient),
 		service("windlass.rbac.v1.ClusterRoleBindingService", rbacv1.NewClusterRoleBindingServiceClient, rbacv1.RegisterClusterRoleBindingServiceHandlerClient),
 		service("windlass.rbac.v1.ClusterRoleService", rbacv1.NewClusterRoleServiceClient, rbacv1.RegisterClusterRoleServiceHandlerClient),
 		service("windlass.rbac.v1.RoleBindingService", rbacv1.NewRoleBindingServiceClient, rbacv1.RegisterRoleBindingServiceHandlerClient),

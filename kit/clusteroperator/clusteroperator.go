@@ -23,6 +23,9 @@ import (
 // Operand is the name under which an operator reports its own version.
 const Operand = "operator"
 
+// Program is the name under which a service reports the version of its executable.
+const Program = "windlass"
+
 // ReleaseAnnotation of the MachineConfigPool of the control plane is the version of the release at which its nodes are.
 // update-orchestrator writes it once it has seen that they are; node-configurator reports it as its version.
 const ReleaseAnnotation = "release.windlass.dev/version"
@@ -176,14 +179,18 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	if s.Further != (Condition{}) {
 		set(next, s.Further, now)
 	}
-	number := cmp.Or(s.Version, version.Number)
-	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == Operand })
-	if i < 0 {
-		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: Operand, Version: number})
-	} else {
-		next.Versions[i].Version = number
-	}
+	setVersion(next, Operand, cmp.Or(s.Version, version.Number))
+	setVersion(next, Program, version.Number)
 	return next
+}
+
+func setVersion(st *updatev1.ClusterOperatorStatus, operand, number string) {
+	i := slices.IndexFunc(st.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == operand })
+	if i < 0 {
+		st.Versions = append(st.Versions, &updatev1.OperandVersion{Name: operand, Version: number})
+	} else {
+		st.Versions[i].Version = number
+	}
 }
 
 func set(st *updatev1.ClusterOperatorStatus, is Condition, now time.Time) {

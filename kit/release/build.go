@@ -33,7 +33,9 @@ type Build struct {
 	Version  string   // SemVer
 	Previous []string // versions that it is an update for
 	// images by name, each by digest; empty means those of the file image-references in From, if it is there
-	Images  map[string]string
+	Images map[string]string
+	// Further are manifests by the names of their files, besides those of From, whose files must not have these names.
+	Further map[string][]byte
 	URL     string    // page about it
 	Created time.Time // zero means 1970
 }
@@ -98,6 +100,12 @@ func (b Build) files() ([]File, error) {
 	files, given, err := readFolder(b.From)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.Further)) {
+		if slices.ContainsFunc(files, func(f File) bool { return f.Name == name }) {
+			return nil, fmt.Errorf("%s: there are two files of that name", name)
+		}
+		files = append(files, File{Folder: folderReleases, Name: name, Content: b.Further[name]})
 	}
 	refs, err := b.references(given)
 	if err != nil {

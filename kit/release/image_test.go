@@ -766,25 +766,25 @@ func TestAnIndexThatWasChangedIsRefused(t *testing.T) {
 
 func TestManifestsSayWhomTheyAreFor(t *testing.T) {
 	const id, profile = "cluster", DefaultProfile
-	const included = annotationInclude + profile + `: "true", `
+	const included = IncludeAnnotation + profile + `: "true", `
 	tests := map[string]struct{ annotations, excluded string }{
 		"no annotations": {"", "include.release.openshift.io/self-managed-high-availability unset"},
-		"the profile":    {annotationInclude + profile + ": \"true\"", ""},
+		"the profile":    {IncludeAnnotation + profile + ": \"true\"", ""},
 		"another profile": {
-			annotationInclude + "x: \"true\"",
+			IncludeAnnotation + "x: \"true\"",
 			"include.release.openshift.io/self-managed-high-availability unset",
 		},
 		"excluded by identity": {
-			annotationInclude + profile + ": \"true\", " + annotationExclude + id + ": \"true\"",
+			IncludeAnnotation + profile + ": \"true\", " + annotationExclude + id + ": \"true\"",
 			"exclude.release.openshift.io/cluster=true",
 		},
 		"another feature set": {
-			annotationInclude + profile + ": \"true\", " + annotationFeatureSet +
+			IncludeAnnotation + profile + ": \"true\", " + annotationFeatureSet +
 				": \"TechPreviewNoUpgrade,X\"",
 			`"Default" is not listed in release.openshift.io/feature-set=TechPreviewNoUpgrade,X`,
 		},
 		"the right feature set": {
-			annotationInclude + profile + ": \"true\", " + annotationFeatureSet + ": \"X,Default\"",
+			IncludeAnnotation + profile + ": \"true\", " + annotationFeatureSet + ": \"X,Default\"",
 			"",
 		},
 		"a gate that is on": {included + annotationFeatureGate + `: "Here, -Gone"`, ""},

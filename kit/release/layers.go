@@ -61,13 +61,18 @@ type tree struct {
 	size  int               // bytes of all of them
 	here  map[string]bool   // paths of files that are of the present layer
 
+	volume
+}
+
+// volume is how much was read of all layers until now.
+type volume struct {
 	most             limits
-	entries          int // of all layers until now
+	entries          int
 	packed, unpacked int64
 }
 
 func newTree(most limits) *tree {
-	return &tree{files: map[string][]byte{}, here: map[string]bool{}, most: most}
+	return &tree{files: map[string][]byte{}, here: map[string]bool{}, volume: volume{most: most}}
 }
 
 func (t *tree) remove(p string) {
@@ -115,7 +120,8 @@ func readLayers(image v1.Image, most limits) ([]File, error) {
 	}
 	t := newTree(most)
 	for i, l := range layers {
-		if err := t.readLayer(l); err != nil {
+		clear(t.here)
+		if err := t.readLayer(l, t.readTar); err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 	}
@@ -173,9 +179,8 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readLayer puts a layer on top of those before.
-func (t *tree) readLayer(l v1.Layer) error {
-	clear(t.here)
+// readLayer has read take in the archive of a layer, and compares the layer with its digest.
+func (v *volume) readLayer(l v1.Layer, read func(*tar.Reader) error) error {
 	want, err := l.Digest()
 	if err != nil {
 		return err
@@ -186,13 +191,13 @@ func (t *tree) readLayer(l v1.Layer) error {
 	}
 	defer packed.Close()
 	sum := sha256.New()
-	stream := bufio.NewReader(io.TeeReader(counted{packed, &t.packed, t.most.packed, errPacked}, sum))
+	stream := bufio.NewReader(io.TeeReader(counted{packed, &v.packed, v.most.packed, errPacked}, sum))
 	plain, err := unpacked(stream)
 	if err != nil {
 		return err
 	}
-	plain = counted{plain, &t.unpacked, t.most.unpacked, errUnpacked}
-	if err := t.readTar(tar.NewReader(plain)); err != nil {
+	plain = counted{plain, &v.unpacked, v.most.unpacked, errUnpacked}
+	if err := read(tar.NewReader(plain)); err != nil {
 		return err
 	}
 	// What follows the archive counts too: for the limits, and for the digest.

@@ -14,10 +14,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
 
-// Annotations of manifests.
+// Annotations of manifests. IncludeAnnotation, and the name of a profile after it, takes a manifest in for clusters of
+// that profile if it is "true".
+const IncludeAnnotation = "include.release.openshift.io/"
+
 const (
 	annotationExclude     = "exclude.release.openshift.io/" // and an identity: "true" leaves the manifest out for it
-	annotationInclude     = "include.release.openshift.io/" // and a profile: "true" takes it in for it
 	annotationFeatureSet  = "release.openshift.io/feature-set"
 	annotationFeatureGate = "release.openshift.io/feature-gate"
 	annotationCapability  = "capability.openshift.io/name" // names, separated by "+"
@@ -249,8 +251,8 @@ func (s Selection) Excluded(m Manifest) string {
 	if c.ID != "" && m.Annotations[annotationExclude+c.ID] == "true" {
 		return fmt.Sprintf("%s%s=true", annotationExclude, c.ID)
 	}
-	if c.Profile != "" && m.Annotations[annotationInclude+c.Profile] != "true" {
-		return fmt.Sprintf("%s%s unset", annotationInclude, c.Profile)
+	if c.Profile != "" && m.Annotations[IncludeAnnotation+c.Profile] != "true" {
+		return fmt.Sprintf("%s%s unset", IncludeAnnotation, c.Profile)
 	}
 	if sets, ok := m.Annotations[annotationFeatureSet]; ok && !slices.Contains(words(sets), c.FeatureSet) {
 		return fmt.Sprintf("%q is not listed in %s=%s", c.FeatureSet, annotationFeatureSet, sets)

@@ -15,7 +15,7 @@ import (
 )
 
 // runtimeVersion is what the agent says that it is.
-const runtimeVersion = "windlass-" + version.Number
+var runtimeVersion = "windlass-" + version.Number
 
 // Status returns what the agent reports of its machine. It has what its provider says, and where that says nothing,
 // what its host has.

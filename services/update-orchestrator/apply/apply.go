@@ -16,6 +16,7 @@ import (
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
@@ -66,6 +67,12 @@ func operatorKind(apiVersion, kind string) bool {
 func (t Task) Job() bool {
 	_, ok := t.object.(*schedulingv1.Job)
 	return ok && !t.Delete()
+}
+
+// Program returns the program that the manifest is of, or nil.
+func (t Task) Program() *programv1.Program {
+	p, _ := t.object.(*programv1.Program)
+	return p
 }
 
 // Hash is the SHA-256 of the manifest, in hexadecimal.

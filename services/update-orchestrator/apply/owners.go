@@ -21,6 +21,7 @@ import (
 	_ "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/topology"
 )

@@ -62,6 +62,8 @@ type Config struct {
 	// name.
 	Services map[string]grpc.ClientConnInterface
 	Self     string
+	// Supervised means that a supervisor restarts the programs of the cluster from the executables of releases.
+	Supervised bool
 
 	Poll      time.Duration // how often the graph is asked for
 	Reconcile time.Duration // how often everything is applied again

@@ -12,9 +12,11 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -92,8 +94,13 @@ func manifest(t apply.Task, overrides []*updatev1.ComponentOverride) *plan.Manif
 		ID: id(t), File: t.File, Object: t.Object(), Operands: t.Operands,
 		Unmanaged: unmanaged(overrides, t), Job: t.Job(),
 	}
-	if t.Operator() && !t.Delete() {
+	switch p := t.Program(); {
+	case t.Delete():
+	case t.Operator():
 		m.Operator = t.Name
+	case p != nil:
+		m.Program, m.Operator = true, topology.Operator(t.Name)
+		m.Operands = []*updatev1.OperandVersion{{Name: clusteroperator.Program, Version: p.GetSpec().GetVersion()}}
 	}
 	return m
 }
@@ -211,7 +218,7 @@ func (p *pass) apply(m *plan.Manifest) plan.Outcome {
 	}
 	p.noteApplied(m, applied.Object)
 	nodes := m.Operator == plan.NodeOperator && p.mode == plan.Updating
-	return plan.Outcome{RollsOut: nodes || plan.RollsOut(applied.Object), Leaving: applied.Leaving}
+	return plan.Outcome{RollsOut: nodes || plan.RollsOut(applied.Object, p.c.Supervised), Leaving: applied.Leaving}
 }
 
 // noteApplied takes in how the application of a manifest left its object.

@@ -4,14 +4,19 @@ package kinds
 import (
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"buf.build/go/protovalidate"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -26,6 +31,7 @@ type Tables struct {
 	Operators *resource.Table[*updatev1.ClusterOperator]
 	Releases  *resource.Table[*updatev1.Release]
 	Manifests *resource.Table[*updatev1.Manifest]
+	Programs  *resource.Table[*programv1.Program]
 }
 
 // New returns the tables over a store. Nothing is read before they run.
@@ -40,6 +46,9 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 			Admit: ownOnly[*updatev1.Release]("releases are written by update-orchestrator alone"), KeepStatus: true, Log: log,
 		}),
 		Manifests: resource.NewTable(st, validator, resource.Config[*updatev1.Manifest]{Admit: admitManifest, Log: log}),
+		Programs: resource.NewTable(st, validator, resource.Config[*programv1.Program]{
+			Validate: programFaults, Admit: admitProgram, Log: log,
+		}),
 	}
 }
 
@@ -106,4 +115,24 @@ func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
 		return nil
 	}
 	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", w.New.GetMetadata().GetName()))
+}
+
+func programFaults(p *programv1.Program) []object.Fault {
+	if _, known := topology.Find(p.GetMetadata().GetName()); known {
+		return nil
+	}
+	return []object.Fault{{
+		Path:        "metadata.name",
+		Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.Names())), ", "),
+	}}
+}
+
+// admitProgram refuses programs that no release brought: who could write one could run any executable with the rights
+// of the cluster itself. Source: DESIGN section 8, only what is signed is applied.
+func admitProgram(w *resource.Write[*programv1.Program]) error {
+	same := !w.Creates() && !w.Deletes() && proto.Equal(w.Old.GetSpec(), w.New.GetSpec())
+	if w.Own || same || w.By.User == identity.ServiceUser(topology.UpdateOrchestrator) {
+		return nil
+	}
+	return rpcerr.Forbidden("programs come from releases alone: their spec is written by update-orchestrator")
 }

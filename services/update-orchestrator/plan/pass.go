@@ -43,9 +43,10 @@ type Manifest struct {
 	ID        string // unique in a release
 	File      string // empty for what is no manifest
 	Object    *metav1.ObjectReference
-	Operator  string                     // name of the cluster operator that it describes and that is waited for; or empty
+	Operator  string                     // name of the cluster operator that it is waited for; or empty
 	Operands  []*updatev1.OperandVersion // that the operator must report
 	Unmanaged bool                       // the cluster wants its object to be left alone
+	Program   bool                       // it is of a program, whose operator reports the version that runs
 	Job       bool                       // it is a Job: nothing passes its file, and it runs once for a release
 	Ran       bool                       // the Job ran for this release
 	Leftover  bool                       // no manifest, but an object that the release lacks: it is removed
@@ -231,7 +232,7 @@ func NewPass(v PassView) *Pass {
 			for _, announces := range []bool{true, false} {
 				for _, file := range c.Manifests {
 					for _, m := range v.Manifests[file] {
-						if !announces || m.Operator != "" && !m.Unmanaged {
+						if !announces || m.Operator != "" && !m.Program && !m.Unmanaged {
 							chain.tasks = append(chain.tasks, &task{Manifest: m, chain: chain, announces: announces})
 						}
 					}

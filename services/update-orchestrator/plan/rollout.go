@@ -5,6 +5,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 )
@@ -19,12 +20,15 @@ type Rollout struct {
 	Observed string // what is seen
 }
 
-// RollsOut reports whether an object that was just applied is waited for: jobs, and workloads that are renewed. What is
-// made for the first time is not waited for: it may need what comes later. Source: the Cluster Version Operator.
-func RollsOut(o object.Object) bool {
+// RollsOut reports whether an object that was just applied is waited for: jobs, programs where a supervisor restarts
+// them, and workloads that are renewed. A workload that is made for the first time is not waited for: it may need what
+// comes later. Source: the Cluster Version Operator.
+func RollsOut(o object.Object, supervised bool) bool {
 	switch o.(type) {
 	case *schedulingv1.Job:
 		return true
+	case *programv1.Program:
+		return supervised
 	case *schedulingv1.Deployment, *schedulingv1.DaemonSet, *schedulingv1.StatefulSet:
 		return o.GetMetadata().GetGeneration() > 1
 	}
@@ -59,8 +63,35 @@ func RolloutOf(o object.Object) Rollout {
 		return statefulSet(w)
 	case *schedulingv1.Job:
 		return job(w)
+	case *programv1.Program:
+		return program(w)
 	}
 	return Rollout{Ready: true}
+}
+
+// program says how far a program is that a supervisor restarts.
+func program(p *programv1.Program) Rollout {
+	st := p.GetStatus()
+	s := Rollout{
+		Reason: "ProgramNotUpdated",
+		Fact: fmt.Sprintf("the program runs version %s, from %s, and is ready", p.GetSpec().GetVersion(),
+			p.GetSpec().GetImage()),
+	}
+	progressing := object.FindCondition(st.GetConditions(), "Progressing")
+	available := object.FindCondition(st.GetConditions(), Available)
+	switch {
+	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
+		s.Observed = "the supervisor of the cluster has not seen the change yet: `windlass status` shows whether it runs"
+	case progressing.GetStatus() == False && st.GetImage() == p.GetSpec().GetImage() && available.GetStatus() == True:
+		return Rollout{Ready: true}
+	case progressing.GetStatus() == False && st.GetImage() != p.GetSpec().GetImage():
+		s.Failed, s.Observed = true, progressing.GetMessage()
+	case progressing.GetStatus() == True:
+		s.Observed = progressing.GetMessage()
+	default:
+		s.Observed = because("it is not ready", available)
+	}
+	return s
 }
 
 // onDelete is the update strategy of workloads whose pods are renewed when people delete them.

@@ -156,9 +156,9 @@ func TestAWorkloadIsRolledOutWhenAllPodsAreNewAndAvailable(t *testing.T) {
 }
 
 func TestWhatIsMadeForTheFirstTimeIsNotWaitedFor(t *testing.T) {
-	if plan.RollsOut(deployment(1, 1, nil)) || !plan.RollsOut(deployment(2, 1, nil)) ||
-		!plan.RollsOut(&schedulingv1.Job{}) ||
-		plan.RollsOut(&schedulingv1.Service{}) || plan.RollsOut(nil) {
+	if plan.RollsOut(deployment(1, 1, nil), true) || !plan.RollsOut(deployment(2, 1, nil), true) ||
+		!plan.RollsOut(&schedulingv1.Job{}, false) ||
+		plan.RollsOut(&schedulingv1.Service{}, true) || plan.RollsOut(nil, true) {
 		t.Error("waits for the wrong objects")
 	}
 }

@@ -33,6 +33,8 @@ type config struct {
 	cluster  release.Cluster
 	baseline string
 
+	supervised bool
+
 	prometheus struct{ address, token, ca string }
 
 	poll      time.Duration
@@ -63,6 +65,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		"feature set of the cluster: manifests of other sets and of their feature gates are left out")
 	fs.StringVar(&c.baseline, "baseline-capability-set", "",
 		"capabilities that a new cluster begins with: None, or vCurrent, which is also the default")
+	fs.BoolVar(&c.supervised, "supervised", false,
+		"a supervisor restarts the programs of the cluster from the executables of releases; else people do")
 	fs.StringVar(&c.prometheus.address, "prometheus", "",
 		"address of a Prometheus server that evaluates the queries of update risks; empty: they are evaluated here, over the metrics of Windlass itself")
 	fs.StringVar(&c.prometheus.token, "prometheus-token", "", "file with the bearer token to send to it")
@@ -91,7 +95,7 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("--reconcile %v: must be a second or more", c.reconcile)
 	}
 	for _, service := range apply.Packages() {
-		if c.Peers[service] == "" {
+		if c.Peers[service] == "" && service != c.Name {
 			return c, fmt.Errorf("--peer %s=host:port is required", service)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/spf13/pflag"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -57,6 +58,9 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
+		if cfg.Peers[service] == "" {
+			continue // itself: programs are then of a kind without a service
+		}
 		conn, err := p.Dial(service)
 		if err != nil {
 			return nil, err
@@ -91,7 +95,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Payloads: payloads.New(st), Keys: cfg.keys,
 		Stores:  cfg.stores,
 		Initial: cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
-		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll),
+		Supervised: cfg.supervised, Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
+		Poll:      cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
@@ -99,6 +104,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
+	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, nil)
 	parts := []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}
 	if engine, ok := queries.(*promql.Engine); ok {
 		parts = append(parts, engine.Run)

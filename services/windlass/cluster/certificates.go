@@ -32,6 +32,13 @@ func (c *Cluster) AdminFiles() identity.Files {
 	return identity.Files{Cert: c.Dir("admin", "tls.crt"), Key: c.Dir("admin", "tls.key"), CA: c.Dir("admin", "ca.crt")}
 }
 
+// SupervisorFiles are those with which the supervisor calls update-orchestrator.
+func (c *Cluster) SupervisorFiles() identity.Files {
+	return identity.Files{
+		Cert: c.Dir("supervisor", "tls.crt"), Key: c.Dir("supervisor", "tls.key"), CA: c.Dir("supervisor", "ca.crt"),
+	}
+}
+
 // EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of
 // the user, of machines and members) that have come to 70 to 90 % of their life, have expired or are not valid yet. It
 // returns how many it made or renewed.
@@ -252,6 +259,13 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			URI: identity.UserURI("admin"), Client: true,
 		},
 	}, {
+		// The supervisor reports which executables the programs run from.
+		authority: as[topology.APIAuthority], dir: c.Dir("supervisor"), ca: "ca", name: "tls",
+		request: identity.Request{
+			CommonName: "supervisor", Organizations: []string{"system:masters"},
+			URI: identity.UserURI("supervisor"), Client: true,
+		},
+	}, {
 		// For Prometheus; the policy lets the group read metrics and nothing else.
 		authority: as[topology.APIAuthority], dir: c.Dir("prometheus"), ca: "ca", name: "tls",
 		request: identity.Request{
@@ -327,7 +341,8 @@ func renewAt(cert *x509.Certificate) time.Time {
 // The certificates of a cluster, and beside them the authorities that their holders trust: nothing else below the
 // directory is touched, since a pod may write files too.
 var leafPatterns = []string{
-	"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt",
+	"admin/*.crt", "supervisor/*.crt", "prometheus/*.crt", "services/*/tls/*.crt",
+	"services/etcd-guardian/bootstrap/tls/*.crt",
 	"services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt",
 }
 

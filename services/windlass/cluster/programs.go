@@ -44,7 +44,12 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 	},
 	// Agents run on the same host and report once a second: silence means more here than over a network.
 	topology.EvictionController: func(*Cluster, string) []string { return []string{"--node-grace", "8s"} },
-	topology.UpdateOrchestrator: func(c *Cluster, _ string) []string { return c.releaseFlags() },
+	topology.UpdateOrchestrator: func(c *Cluster, _ string) []string {
+		if c.Containers {
+			return c.releaseFlags()
+		}
+		return append(c.releaseFlags(), "--supervised")
+	},
 	topology.Scheduler: func(c *Cluster, _ string) []string {
 		if c.Network == 0 {
 			return nil

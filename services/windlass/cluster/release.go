@@ -11,6 +11,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/example"
 )
 
@@ -75,6 +76,28 @@ func (c *Cluster) signingKey(now time.Time) (release.Key, error) {
 		return release.Key{}, err
 	}
 	return release.ReadKey(raw)
+}
+
+// ReleasePlaces are where update-orchestrator looks for images of releases.
+func (c *Cluster) ReleasePlaces() release.Places {
+	p := release.Places{Layouts: []string{c.ReleaseDir("images")}}
+	for _, s := range c.extra(topology.UpdateOrchestrator) {
+		flag, value, _ := strings.Cut(s, "=")
+		switch flag {
+		case "--release-images":
+			p.Layouts = append(p.Layouts, value)
+		case "--registries":
+			p.Registries.Settings = append(p.Registries.Settings, strings.Split(value, ",")...)
+		case "--registry-credentials":
+			p.Registries.Credentials = append(p.Registries.Credentials, value)
+		}
+	}
+	if len(p.Registries.Settings) == 0 {
+		for _, dir := range p.Layouts {
+			p.Registries.Settings = append(p.Registries.Settings, filepath.Join(dir, "registries.yaml"))
+		}
+	}
+	return p
 }
 
 // releaseFlags returns the flags of update-orchestrator that locate releases. A cluster that was created before

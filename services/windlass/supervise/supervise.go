@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/kit/topology"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
@@ -25,13 +24,13 @@ import (
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
 	s := process.NewSupervisor(c.Dir("run"), log)
-	for _, name := range topology.Names() {
-		if err := s.Ensure(c.Spec(name, executable)); err != nil {
-			return err
-		}
+	programs, err := newPrograms(c, executable, s, log)
+	if err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return programs.run(ctx) })
 	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +122,7 @@ func awaitPrograms(ctx context.Context, e *session.Env, c *cluster.Cluster, name
 				seen[pid] = true
 			}
 			if len(seen) >= settingsStarts {
-				return false, name, fmt.Errorf("%s exits after each start: %s", name, lastLine(c.Log(name)))
+				return false, name, fmt.Errorf("%s exits after each start: %s", name, supervise.LastLine(c.Log(name)))
 			}
 			if !seen[pid] {
 				return false, name, nil
@@ -136,25 +135,13 @@ func awaitPrograms(ctx context.Context, e *session.Env, c *cluster.Cluster, name
 			return again[name] == pid, name, err
 		})
 		if err != nil && errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%s is not ready after %s: %s", name, settingsPatience, lastLine(c.Log(name)))
+			err = fmt.Errorf("%s is not ready after %s: %s", name, settingsPatience, supervise.LastLine(c.Log(name)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// lastLine returns the last line of a log, at most 300 bytes.
-func lastLine(path string) string {
-	const most = 300
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	text := strings.TrimSpace(string(data[max(0, len(data)-64<<10):]))
-	line := text[strings.LastIndexByte(text, '\n')+1:]
-	return line[:min(len(line), most)]
 }
 
 // mergeSettings adds settings to those of a cluster; a setting of the same program and flag is replaced. All settings

@@ -23,6 +23,8 @@ type imageFlags struct {
 	images           []string
 	reference        string
 	signingKey, sigs string
+	executables      []string
+	executableImage  string
 	output           string
 }
 
@@ -35,7 +37,9 @@ func newImage(e *session.Env) *cobra.Command {
 manifests, flags and creation time always produce the same digest.
 
 A file whose name does not begin with 0000_ gets a name with run level 50 and the file's folder as
-component. With a signing key, the image is also signed and the signature is written to the
+component. With --executable, the release also brings the programs of Windlass: the executable becomes
+an image in the same layout, and each program gets a manifest of kind Program, update-orchestrator first.
+With a signing key, the image is also signed and the signature is written to the
 signature store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return create(cmd.Context(), e, &f) },
@@ -46,6 +50,10 @@ signature store.`,
 	fs.StringVar(&f.to, "to", "", "directory of the OCI layout; created if it does not exist")
 	fs.StringSliceVar(&f.build.Previous, "previous", nil, "versions that can be updated to this release")
 	fs.StringArrayVar(&f.images, "image", nil, "image that the release references, as NAME=IMAGE, by digest")
+	fs.StringArrayVar(&f.executables, "executable", nil,
+		"executable of Windlass that the release brings; may be repeated for other processor architectures")
+	fs.StringVar(&f.executableImage, "executable-image", "windlass.dev/windlass",
+		"name of the image of the executable, without its digest")
 	fs.StringVar(&f.build.URL, "url", "", "URL of a page about the release")
 	fs.StringVar(&f.created, "created", "",
 		"creation time, such as 2026-03-01T12:00:00Z (default $SOURCE_DATE_EPOCH or now)")
@@ -74,6 +82,11 @@ func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 	var key release.Key
 	if f.signingKey != "" {
 		if key, err = readKey(f.signingKey); err != nil {
+			return err
+		}
+	}
+	if len(f.executables) > 0 {
+		if err := f.bringPrograms(ctx); err != nil {
 			return err
 		}
 	}
