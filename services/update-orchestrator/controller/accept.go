@@ -734,6 +734,7 @@ func (c *Controller) retain(ctx context.Context, digests []string) error {
 func (c *Controller) begin(l *loaded) {
 	t := &c.term
 	t.release, t.rhythm, t.failures, t.refused = l, plan.Rhythm{}, nil, refusal{}
+	c.shown.begin(nil)
 	t.drift.stop()
 	t.drift = &drift{unkept: map[string]bool{}}
 }

@@ -85,7 +85,8 @@ type Controller struct {
 	passes *controller.Loop
 	graph  *controller.Loop
 
-	term term
+	term  term
+	shown shown
 }
 
 // term is what a controller knows while it leads. Only its loops touch it, each its own part.
@@ -150,6 +151,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}
 	defer c.term.background.Wait()
 	defer c.stopPass()
+	c.shown.lead(true)
+	defer c.shown.lead(false)
 	return c.loops.Lead(ctx)
 }
 

@@ -172,6 +172,9 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 		t.rhythm.Again()
 	}
 	due := t.rhythm.Due(now, func() []string { return c.drifted(cv) })
+	if !due.All {
+		c.shown.rest(t.rhythm.Next())
+	}
 	if !due.All && len(due.Only) == 0 {
 		return controller.Earliest(due.Wake, plan.PauseEnds(plan.Paused(cv, now))), c.judge(ctx, cv)
 	}
@@ -183,7 +186,11 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	if t.drift.watch(ctx, c); due.All {
 		t.overrides = cv.GetSpec().GetOverrides()
 	}
-	t.pass.Store(c.newPass(ctx, cv, r.GetStatus().GetJobs(), due))
+	next := c.newPass(ctx, cv, r.GetStatus().GetJobs(), due)
+	if due.All {
+		c.shown.begin(next)
+	}
+	t.pass.Store(next)
 	c.passes.Add(key)
 	return time.Time{}, nil
 }
@@ -217,6 +224,9 @@ func (c *Controller) held(cv *updatev1.ClusterVersion, now time.Time) string {
 // stopPass ends the pass that is under way.
 func (c *Controller) stopPass() {
 	if p := c.term.pass.Swap(nil); p != nil {
+		if !p.partial {
+			c.shown.begin(nil)
+		}
 		p.stop()
 	}
 }

@@ -93,7 +93,7 @@ func (v gateView) owes(effect Effect, reason, message, fact, observed string) Ga
 	if g.Blocks() {
 		g.Wait = &updatev1.UpdateWait{
 			Object:   &metav1.ObjectReference{ApiVersion: "config.openshift.io/v1", Kind: "ClusterOperator", Name: v.Operator},
-			Manifest: v.File, Fact: fmt.Sprintf("ClusterOperator %s must report %s.", v.Operator, fact), Observed: observed,
+			Manifest: v.File, Fact: operatorFact(v.Operator) + fact + ".", Observed: observed,
 			Since: timestamppb.New(v.Since),
 		}
 	}

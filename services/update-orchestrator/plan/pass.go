@@ -142,6 +142,8 @@ type Pass struct {
 
 // stepRun is a step under way.
 type stepRun struct {
+	level    string // run level; empty where several are in one step
+	job      bool
 	chains   []*chainRun
 	failedAt time.Time // when the first manifest failed
 }
@@ -149,7 +151,9 @@ type stepRun struct {
 // chainRun is a chain under way. Its operators are applied first of all, so that people see what will be waited for.
 type chainRun struct {
 	step          *stepRun
-	tasks         []*task
+	component     string  // empty where several are in one chain
+	all           []*task // in order
+	tasks         []*task // those of all that are not over
 	begun, failed bool
 }
 
@@ -226,9 +230,9 @@ func NewPass(v PassView) *Pass {
 	}
 	steps, _ := TaskGraph(v.Files, jobs, v.Mode)
 	for _, s := range steps {
-		run := &stepRun{}
+		run := &stepRun{level: s.RunLevel, job: s.Job}
 		for _, c := range s.Chains {
-			chain := &chainRun{step: run}
+			chain := &chainRun{step: run, component: c.Component}
 			for _, announces := range []bool{true, false} {
 				for _, file := range c.Manifests {
 					for _, m := range v.Manifests[file] {
@@ -238,6 +242,7 @@ func NewPass(v PassView) *Pass {
 					}
 				}
 			}
+			chain.all = chain.tasks
 			run.chains = append(run.chains, chain)
 		}
 		p.steps = append(p.steps, run)
@@ -257,7 +262,8 @@ func NewPass(v PassView) *Pass {
 func lastSteps(v PassView) (out []*stepRun) {
 	alone := func(run *stepRun, m *Manifest) {
 		chain := &chainRun{step: run}
-		chain.tasks = []*task{{Manifest: m, chain: chain}}
+		chain.all = []*task{{Manifest: m, chain: chain}}
+		chain.tasks = chain.all
 		run.chains = append(run.chains, chain)
 	}
 	if len(v.Leftovers) > 0 {

@@ -63,3 +63,6 @@ func (r *Rhythm) Ended(now time.Time, completed bool, every time.Duration) {
 
 // Again has a pass over all begin at once, since what is to be applied has changed.
 func (r *Rhythm) Again() { r.next = time.Time{} }
+
+// Next returns when the next pass over all manifests is due; zero means at once.
+func (r *Rhythm) Next() time.Time { return r.next }

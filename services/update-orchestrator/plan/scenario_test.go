@@ -37,7 +37,7 @@ const tick = 100 * time.Millisecond
 //	store away, store answers                             no report can be written
 //	pause 30s, pause open, pause over                     a user pauses updates, for a time or not, and takes that back
 //
-// "pass 30s" lets time pass. Times are seconds since the begin. A report is shown if it says something new.
+// "steps" writes how far the pass is with each manifest, as Plan RPCs show it. "pass 30s" lets time pass. Times are seconds since the begin. A report is shown if it says something new.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/pass", func(t *testing.T, path string) {
 		c := &course{
@@ -65,6 +65,8 @@ func TestScenarios(t *testing.T) {
 						t.Fatalf("%s: %v", strings.TrimSpace(line), err)
 					}
 				}
+			case "steps":
+				c.steps()
 			case "pass":
 				span, err := time.ParseDuration(d.CmdArgs[0].Key)
 				if err != nil {
@@ -100,6 +102,7 @@ type course struct {
 	failures   map[string]Failure
 	done       int
 	pass       *Pass // nil between two
+	last       *Pass // that began last
 	said       string
 	out        strings.Builder
 }
@@ -174,10 +177,11 @@ func (c *course) start() {
 	if due := c.rhythm.Due(c.now, func() []string { return nil }); !due.All {
 		c.now = due.Wake
 	}
-	c.pass = NewPass(PassView{
+	c.last = NewPass(PassView{
 		Version: "1.1.0", Mode: c.mode, Files: c.files, Manifests: c.manifests, Before: c.done, Failures: c.failures,
 		Sightings: c.sightings, Leftovers: c.leftovers, Nodes: c.nodes,
 	})
+	c.pass = c.last
 }
 
 func (c *course) happens(words []string) error {
@@ -328,6 +332,28 @@ func (c *course) say(what string, r Run) {
 		c.note("%s", strings.ReplaceAll(text, "\n", "\n       "))
 	}
 	c.said = text
+}
+
+// steps writes how far the pass is with each manifest.
+func (c *course) steps() {
+	for i, step := range c.last.Steps() {
+		fmt.Fprintf(&c.out, "%d level %q job=%t %s\n", i+1, step.GetRunLevel(), step.GetJob(), step.GetState())
+		for _, chain := range step.GetChains() {
+			for _, m := range chain.GetManifests() {
+				fmt.Fprintf(&c.out, "  %s %s %q %s\n", chain.GetComponent(), m.GetState(), m.GetObject().GetName(), m.GetReason())
+				if m.GetResolution() != "" {
+					fmt.Fprintf(&c.out, "    %s\n", m.GetResolution())
+				}
+				if m.GetWait() != nil {
+					fmt.Fprintf(&c.out, "    %s since %.0f s\n", m.GetWait().GetFact(),
+						m.GetWait().GetSince().AsTime().Sub(c.begin).Seconds())
+				}
+			}
+		}
+	}
+	for _, o := range c.last.Coming() {
+		fmt.Fprintf(&c.out, "next: %s\n", o.GetName())
+	}
 }
 
 func (c *course) note(format string, args ...any) {

@@ -30,6 +30,15 @@ type Version struct {
 
 	preflight  Preflight
 	preflights chan struct{} // holds one for each that runs
+	runs       Runs
+}
+
+// Runs shows the passes over the manifests of a release. It is the controller.
+type Runs interface {
+	// Progress returns how far the pass of a live cluster version is; UNAVAILABLE if this process does not lead.
+	Progress(cv *updatev1.ClusterVersion) (*updatev1.PlanClusterVersionRunResponse, error)
+	// Foresee returns how far a pass over the objects of a request comes at now.
+	Foresee(r *updatev1.PlanClusterVersionRunRequest, now time.Time) *updatev1.PlanClusterVersionRunResponse
 }
 
 // Preflight is the controller's.
@@ -37,9 +46,10 @@ type Preflight func(context.Context, *updatev1.ClusterVersion, *updatev1.Release
 	*updatev1.PreflightClusterVersionResponse, error)
 
 // NewVersion returns a server that asks the cluster's upstream where a request brings no graph. arch is as in Go.
-func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string, preflight Preflight) *Version {
+func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string, preflight Preflight, runs Runs) *Version {
 	return &Version{
 		tables: tables, graphs: graphs, arch: arch, preflight: preflight, preflights: make(chan struct{}, mostPreflights),
+		runs: runs,
 	}
 }
 

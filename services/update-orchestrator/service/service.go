@@ -100,7 +100,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
-		server.NewVersion(tables, graphs, runtime.GOARCH, control.Preflight))
+		server.NewVersion(tables, graphs, runtime.GOARCH, control.Preflight, control))
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)

@@ -781,7 +781,10 @@ type PlanMachineConfigPoolRequest struct {
 	// The pool; absent means the live one.
 	Pool *MachineConfigPool `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	// The nodes; absent means the live ones.
-	Nodes         *v11.NodeList `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes *v11.NodeList `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The other pools, which decide with this one to which pool a node belongs; absent means the live ones. They are only
+	// allowed together with pool, and one with its name is an error.
+	OtherPools    *MachineConfigPoolList `protobuf:"bytes,4,opt,name=other_pools,json=otherPools,proto3" json:"other_pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -837,6 +840,13 @@ func (x *PlanMachineConfigPoolRequest) GetNodes() *v11.NodeList {
 	return nil
 }
 
+func (x *PlanMachineConfigPoolRequest) GetOtherPools() *MachineConfigPoolList {
+	if x != nil {
+		return x.OtherPools
+	}
+	return nil
+}
+
 // The plan for a pool.
 type PlanMachineConfigPoolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -855,7 +865,9 @@ type PlanMachineConfigPoolResponse struct {
 	// Actions that wait, and for what.
 	HeldBack []*v1.HeldBack `protobuf:"bytes,7,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	// Resulting status of the pool.
-	Status        *MachineConfigPoolStatus `protobuf:"bytes,8,opt,name=status,proto3" json:"status,omitempty"`
+	Status *MachineConfigPoolStatus `protobuf:"bytes,8,opt,name=status,proto3" json:"status,omitempty"`
+	// Nodes that the pool selects and that do not belong to it, ordered by name.
+	OtherNodes    []*PlanMachineConfigPoolResponse_OtherNode `protobuf:"bytes,9,rep,name=other_nodes,json=otherNodes,proto3" json:"other_nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,6 +954,13 @@ func (x *PlanMachineConfigPoolResponse) GetHeldBack() []*v1.HeldBack {
 func (x *PlanMachineConfigPoolResponse) GetStatus() *MachineConfigPoolStatus {
 	if x != nil {
 		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanMachineConfigPoolResponse) GetOtherNodes() []*PlanMachineConfigPoolResponse_OtherNode {
+	if x != nil {
+		return x.OtherNodes
 	}
 	return nil
 }
@@ -1120,6 +1139,70 @@ func (x *PlanMachineConfigPoolResponse_NodePlan) GetDrain() string {
 	return ""
 }
 
+// A node that the pool selects and that belongs to another pool, or to none.
+type PlanMachineConfigPoolResponse_OtherNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Name of the pool that it belongs to; empty for none.
+	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Why it does not belong to this pool, in one sentence.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) Reset() {
+	*x = PlanMachineConfigPoolResponse_OtherNode{}
+	mi := &file_windlass_config_v1_machine_config_pool_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMachineConfigPoolResponse_OtherNode) ProtoMessage() {}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMachineConfigPoolResponse_OtherNode.ProtoReflect.Descriptor instead.
+func (*PlanMachineConfigPoolResponse_OtherNode) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_service_proto_rawDescGZIP(), []int{12, 1}
+}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PlanMachineConfigPoolResponse_OtherNode) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_windlass_config_v1_machine_config_pool_service_proto protoreflect.FileDescriptor
 
 const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
@@ -1178,11 +1261,13 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aZ\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12=\n" +
-	"\x06object\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x06object\"\x9f\x01\n" +
+	"\x06object\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x06object\"\xeb\x01\n" +
 	"\x1cPlanMachineConfigPoolRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x120\n" +
-	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\"\xba\x05\n" +
+	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12J\n" +
+	"\vother_pools\x18\x04 \x01(\v2).windlass.config.v1.MachineConfigPoolListR\n" +
+	"otherPools\"\xe5\x06\n" +
 	"\x1dPlanMachineConfigPoolResponse\x12'\n" +
 	"\x0fmax_unavailable\x18\x01 \x01(\x05R\x0emaxUnavailable\x12 \n" +
 	"\vunavailable\x18\x02 \x01(\x05R\vunavailable\x12\x1a\n" +
@@ -1191,7 +1276,9 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x05 \x03(\v2:.windlass.config.v1.PlanMachineConfigPoolResponse.NodePlanR\x05nodes\x129\n" +
 	"\aactions\x18\x06 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
 	"\theld_back\x18\a \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12C\n" +
-	"\x06status\x18\b \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status\x1a\x92\x02\n" +
+	"\x06status\x18\b \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status\x12\\\n" +
+	"\vother_nodes\x18\t \x03(\v2;.windlass.config.v1.PlanMachineConfigPoolResponse.OtherNodeR\n" +
+	"otherNodes\x1a\x92\x02\n" +
 	"\bNodePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acurrent\x18\x02 \x01(\tR\acurrent\x12\x18\n" +
@@ -1201,7 +1288,11 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x06action\x18\x06 \x01(\tR\x06action\x12#\n" +
 	"\raction_reason\x18\a \x01(\tR\factionReason\x12=\n" +
 	"\bservices\x18\b \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x14\n" +
-	"\x05drain\x18\t \x01(\tR\x05drain2\xe5\x12\n" +
+	"\x05drain\x18\t \x01(\tR\x05drain\x1aK\n" +
+	"\tOtherNode\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\xe5\x12\n" +
 	"\x18MachineConfigPoolService\x12\xd5\x01\n" +
 	"\x14GetMachineConfigPool\x12/.windlass.config.v1.GetMachineConfigPoolRequest\x1a%.windlass.config.v1.MachineConfigPool\"e\xaa\xbb\x18<\n" +
 	"\x03get\x12!machineconfiguration.openshift.io\x1a\x12machineconfigpools\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/machineconfigpools/{name}\x12\xd7\x01\n" +
@@ -1237,78 +1328,81 @@ func file_windlass_config_v1_machine_config_pool_service_proto_rawDescGZIP() []b
 	return file_windlass_config_v1_machine_config_pool_service_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_windlass_config_v1_machine_config_pool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_windlass_config_v1_machine_config_pool_service_proto_goTypes = []any{
-	(*GetMachineConfigPoolRequest)(nil),            // 0: windlass.config.v1.GetMachineConfigPoolRequest
-	(*ListMachineConfigPoolsRequest)(nil),          // 1: windlass.config.v1.ListMachineConfigPoolsRequest
-	(*MachineConfigPoolList)(nil),                  // 2: windlass.config.v1.MachineConfigPoolList
-	(*CreateMachineConfigPoolRequest)(nil),         // 3: windlass.config.v1.CreateMachineConfigPoolRequest
-	(*UpdateMachineConfigPoolRequest)(nil),         // 4: windlass.config.v1.UpdateMachineConfigPoolRequest
-	(*PatchMachineConfigPoolRequest)(nil),          // 5: windlass.config.v1.PatchMachineConfigPoolRequest
-	(*ApplyMachineConfigPoolRequest)(nil),          // 6: windlass.config.v1.ApplyMachineConfigPoolRequest
-	(*UpdateMachineConfigPoolStatusRequest)(nil),   // 7: windlass.config.v1.UpdateMachineConfigPoolStatusRequest
-	(*DeleteMachineConfigPoolRequest)(nil),         // 8: windlass.config.v1.DeleteMachineConfigPoolRequest
-	(*WatchMachineConfigPoolsRequest)(nil),         // 9: windlass.config.v1.WatchMachineConfigPoolsRequest
-	(*WatchMachineConfigPoolsResponse)(nil),        // 10: windlass.config.v1.WatchMachineConfigPoolsResponse
-	(*PlanMachineConfigPoolRequest)(nil),           // 11: windlass.config.v1.PlanMachineConfigPoolRequest
-	(*PlanMachineConfigPoolResponse)(nil),          // 12: windlass.config.v1.PlanMachineConfigPoolResponse
-	(*WatchMachineConfigPoolsResponse_Event)(nil),  // 13: windlass.config.v1.WatchMachineConfigPoolsResponse.Event
-	(*PlanMachineConfigPoolResponse_NodePlan)(nil), // 14: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
-	(*fieldmaskpb.FieldMask)(nil),                  // 15: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                            // 16: windlass.meta.v1.ListMeta
-	(*MachineConfigPool)(nil),                      // 17: windlass.config.v1.MachineConfigPool
-	(*httpbody.HttpBody)(nil),                      // 18: google.api.HttpBody
-	(*v1.Preconditions)(nil),                       // 19: windlass.meta.v1.Preconditions
-	(*v11.NodeList)(nil),                           // 20: windlass.node.v1.NodeList
-	(*v1.PlannedAction)(nil),                       // 21: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                            // 22: windlass.meta.v1.HeldBack
-	(*MachineConfigPoolStatus)(nil),                // 23: windlass.config.v1.MachineConfigPoolStatus
-	(*ServiceAction)(nil),                          // 24: windlass.config.v1.ServiceAction
+	(*GetMachineConfigPoolRequest)(nil),             // 0: windlass.config.v1.GetMachineConfigPoolRequest
+	(*ListMachineConfigPoolsRequest)(nil),           // 1: windlass.config.v1.ListMachineConfigPoolsRequest
+	(*MachineConfigPoolList)(nil),                   // 2: windlass.config.v1.MachineConfigPoolList
+	(*CreateMachineConfigPoolRequest)(nil),          // 3: windlass.config.v1.CreateMachineConfigPoolRequest
+	(*UpdateMachineConfigPoolRequest)(nil),          // 4: windlass.config.v1.UpdateMachineConfigPoolRequest
+	(*PatchMachineConfigPoolRequest)(nil),           // 5: windlass.config.v1.PatchMachineConfigPoolRequest
+	(*ApplyMachineConfigPoolRequest)(nil),           // 6: windlass.config.v1.ApplyMachineConfigPoolRequest
+	(*UpdateMachineConfigPoolStatusRequest)(nil),    // 7: windlass.config.v1.UpdateMachineConfigPoolStatusRequest
+	(*DeleteMachineConfigPoolRequest)(nil),          // 8: windlass.config.v1.DeleteMachineConfigPoolRequest
+	(*WatchMachineConfigPoolsRequest)(nil),          // 9: windlass.config.v1.WatchMachineConfigPoolsRequest
+	(*WatchMachineConfigPoolsResponse)(nil),         // 10: windlass.config.v1.WatchMachineConfigPoolsResponse
+	(*PlanMachineConfigPoolRequest)(nil),            // 11: windlass.config.v1.PlanMachineConfigPoolRequest
+	(*PlanMachineConfigPoolResponse)(nil),           // 12: windlass.config.v1.PlanMachineConfigPoolResponse
+	(*WatchMachineConfigPoolsResponse_Event)(nil),   // 13: windlass.config.v1.WatchMachineConfigPoolsResponse.Event
+	(*PlanMachineConfigPoolResponse_NodePlan)(nil),  // 14: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
+	(*PlanMachineConfigPoolResponse_OtherNode)(nil), // 15: windlass.config.v1.PlanMachineConfigPoolResponse.OtherNode
+	(*fieldmaskpb.FieldMask)(nil),                   // 16: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                             // 17: windlass.meta.v1.ListMeta
+	(*MachineConfigPool)(nil),                       // 18: windlass.config.v1.MachineConfigPool
+	(*httpbody.HttpBody)(nil),                       // 19: google.api.HttpBody
+	(*v1.Preconditions)(nil),                        // 20: windlass.meta.v1.Preconditions
+	(*v11.NodeList)(nil),                            // 21: windlass.node.v1.NodeList
+	(*v1.PlannedAction)(nil),                        // 22: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                             // 23: windlass.meta.v1.HeldBack
+	(*MachineConfigPoolStatus)(nil),                 // 24: windlass.config.v1.MachineConfigPoolStatus
+	(*ServiceAction)(nil),                           // 25: windlass.config.v1.ServiceAction
 }
 var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
-	15, // 0: windlass.config.v1.ListMachineConfigPoolsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	16, // 1: windlass.config.v1.MachineConfigPoolList.metadata:type_name -> windlass.meta.v1.ListMeta
-	17, // 2: windlass.config.v1.MachineConfigPoolList.items:type_name -> windlass.config.v1.MachineConfigPool
-	17, // 3: windlass.config.v1.CreateMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
-	17, // 4: windlass.config.v1.UpdateMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
-	18, // 5: windlass.config.v1.PatchMachineConfigPoolRequest.patch:type_name -> google.api.HttpBody
-	17, // 6: windlass.config.v1.ApplyMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
-	17, // 7: windlass.config.v1.UpdateMachineConfigPoolStatusRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
-	19, // 8: windlass.config.v1.DeleteMachineConfigPoolRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	16, // 0: windlass.config.v1.ListMachineConfigPoolsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	17, // 1: windlass.config.v1.MachineConfigPoolList.metadata:type_name -> windlass.meta.v1.ListMeta
+	18, // 2: windlass.config.v1.MachineConfigPoolList.items:type_name -> windlass.config.v1.MachineConfigPool
+	18, // 3: windlass.config.v1.CreateMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
+	18, // 4: windlass.config.v1.UpdateMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
+	19, // 5: windlass.config.v1.PatchMachineConfigPoolRequest.patch:type_name -> google.api.HttpBody
+	18, // 6: windlass.config.v1.ApplyMachineConfigPoolRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
+	18, // 7: windlass.config.v1.UpdateMachineConfigPoolStatusRequest.machine_config_pool:type_name -> windlass.config.v1.MachineConfigPool
+	20, // 8: windlass.config.v1.DeleteMachineConfigPoolRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
 	13, // 9: windlass.config.v1.WatchMachineConfigPoolsResponse.events:type_name -> windlass.config.v1.WatchMachineConfigPoolsResponse.Event
-	17, // 10: windlass.config.v1.PlanMachineConfigPoolRequest.pool:type_name -> windlass.config.v1.MachineConfigPool
-	20, // 11: windlass.config.v1.PlanMachineConfigPoolRequest.nodes:type_name -> windlass.node.v1.NodeList
-	14, // 12: windlass.config.v1.PlanMachineConfigPoolResponse.nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
-	21, // 13: windlass.config.v1.PlanMachineConfigPoolResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	22, // 14: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	23, // 15: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	17, // 16: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
-	24, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
-	0,  // 18: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
-	1,  // 19: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
-	3,  // 20: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
-	4,  // 21: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
-	5,  // 22: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
-	6,  // 23: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
-	7,  // 24: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
-	8,  // 25: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
-	9,  // 26: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
-	11, // 27: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
-	17, // 28: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	2,  // 29: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
-	17, // 30: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 31: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 32: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 33: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 34: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
-	17, // 35: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	10, // 36: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
-	12, // 37: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
-	28, // [28:38] is the sub-list for method output_type
-	18, // [18:28] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	18, // 10: windlass.config.v1.PlanMachineConfigPoolRequest.pool:type_name -> windlass.config.v1.MachineConfigPool
+	21, // 11: windlass.config.v1.PlanMachineConfigPoolRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,  // 12: windlass.config.v1.PlanMachineConfigPoolRequest.other_pools:type_name -> windlass.config.v1.MachineConfigPoolList
+	14, // 13: windlass.config.v1.PlanMachineConfigPoolResponse.nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
+	22, // 14: windlass.config.v1.PlanMachineConfigPoolResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	23, // 15: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	24, // 16: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	15, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.other_nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.OtherNode
+	18, // 18: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
+	25, // 19: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
+	0,  // 20: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
+	1,  // 21: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
+	3,  // 22: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
+	4,  // 23: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
+	5,  // 24: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
+	6,  // 25: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
+	7,  // 26: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
+	8,  // 27: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
+	9,  // 28: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
+	11, // 29: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
+	18, // 30: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	2,  // 31: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
+	18, // 32: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 33: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 34: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 35: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 36: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 37: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	10, // 38: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
+	12, // 39: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
+	30, // [30:40] is the sub-list for method output_type
+	20, // [20:30] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_service_proto_init() }
@@ -1324,7 +1418,7 @@ func file_windlass_config_v1_machine_config_pool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_service_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

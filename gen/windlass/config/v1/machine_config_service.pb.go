@@ -872,9 +872,14 @@ type RenderMachineConfigResponse struct {
 	// What is done to services on nodes, in order; empty if they are rebooted.
 	Services []*ServiceAction `protobuf:"bytes,7,rep,name=services,proto3" json:"services,omitempty"`
 	// Why nodes do not get the configuration for now: the pool is held at another one, or paused. Empty if they do.
-	Held          string `protobuf:"bytes,8,opt,name=held,proto3" json:"held,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Held string `protobuf:"bytes,8,opt,name=held,proto3" json:"held,omitempty"`
+	// Running nodes of the pool can be brought to the configuration; with a configuration that nodes have before, those
+	// that have that one. A pool does not get one to which they cannot.
+	Reconcilable *bool `protobuf:"varint,9,opt,name=reconcilable,proto3,oneof" json:"reconcilable,omitempty"`
+	// Why they cannot, one sentence each; empty if they can.
+	UnreconcilableReasons []string `protobuf:"bytes,10,rep,name=unreconcilable_reasons,json=unreconcilableReasons,proto3" json:"unreconcilable_reasons,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *RenderMachineConfigResponse) Reset() {
@@ -963,6 +968,20 @@ func (x *RenderMachineConfigResponse) GetHeld() string {
 	return ""
 }
 
+func (x *RenderMachineConfigResponse) GetReconcilable() bool {
+	if x != nil && x.Reconcilable != nil {
+		return *x.Reconcilable
+	}
+	return false
+}
+
+func (x *RenderMachineConfigResponse) GetUnreconcilableReasons() []string {
+	if x != nil {
+		return x.UnreconcilableReasons
+	}
+	return nil
+}
+
 // One change.
 type WatchMachineConfigsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1030,7 +1049,11 @@ type RenderMachineConfigResponse_Change struct {
 	// What is done to services for it.
 	Services []*ServiceAction `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
 	// Why it requires more than its policy says, such as a service that nodes do not have; empty if it does not.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Entries that come new into a list, such as kernelArguments, in order; empty for an item that is no list.
+	Added []string `protobuf:"bytes,6,rep,name=added,proto3" json:"added,omitempty"`
+	// Entries that go out of the list, in order.
+	Removed       []string `protobuf:"bytes,7,rep,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1100,6 +1123,20 @@ func (x *RenderMachineConfigResponse_Change) GetReason() string {
 	return ""
 }
 
+func (x *RenderMachineConfigResponse_Change) GetAdded() []string {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *RenderMachineConfigResponse_Change) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 var File_windlass_config_v1_machine_config_service_proto protoreflect.FileDescriptor
 
 const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
@@ -1164,7 +1201,7 @@ const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x12N\n" +
 	"\x0fmachine_configs\x18\x03 \x01(\v2%.windlass.config.v1.MachineConfigListR\x0emachineConfigs\x129\n" +
 	"\x06before\x18\x04 \x01(\v2!.windlass.config.v1.MachineConfigR\x06before\x12^\n" +
-	"\x16node_disruption_policy\x18\x05 \x01(\v2(.windlass.config.v1.NodeDisruptionPolicyR\x14nodeDisruptionPolicy\"\xa5\x04\n" +
+	"\x16node_disruption_policy\x18\x05 \x01(\v2(.windlass.config.v1.NodeDisruptionPolicyR\x14nodeDisruptionPolicy\"\xc6\x05\n" +
 	"\x1bRenderMachineConfigResponse\x12H\n" +
 	"\x0emachine_config\x18\x01 \x01(\v2!.windlass.config.v1.MachineConfigR\rmachineConfig\x12\x18\n" +
 	"\asources\x18\x02 \x03(\tR\asources\x12 \n" +
@@ -1173,13 +1210,19 @@ const file_windlass_config_v1_machine_config_service_proto_rawDesc = "" +
 	"\raction_reason\x18\x05 \x01(\tR\factionReason\x12P\n" +
 	"\achanges\x18\x06 \x03(\v26.windlass.config.v1.RenderMachineConfigResponse.ChangeR\achanges\x12=\n" +
 	"\bservices\x18\a \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x12\n" +
-	"\x04held\x18\b \x01(\tR\x04held\x1a\x9d\x01\n" +
+	"\x04held\x18\b \x01(\tR\x04held\x12'\n" +
+	"\freconcilable\x18\t \x01(\bH\x00R\freconcilable\x88\x01\x01\x125\n" +
+	"\x16unreconcilable_reasons\x18\n" +
+	" \x03(\tR\x15unreconcilableReasons\x1a\xcd\x01\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\tR\x04item\x12\x10\n" +
 	"\x03how\x18\x02 \x01(\tR\x03how\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\tR\x06action\x12=\n" +
 	"\bservices\x18\x04 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason2\x8c\x11\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05added\x18\x06 \x03(\tR\x05added\x12\x18\n" +
+	"\aremoved\x18\a \x03(\tR\aremovedB\x0f\n" +
+	"\r_reconcilable2\x8c\x11\n" +
 	"\x14MachineConfigService\x12\xc1\x01\n" +
 	"\x10GetMachineConfig\x12+.windlass.config.v1.GetMachineConfigRequest\x1a!.windlass.config.v1.MachineConfig\"]\xaa\xbb\x188\n" +
 	"\x03get\x12!machineconfiguration.openshift.io\x1a\x0emachineconfigs\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/machineconfigs/{name}\x12\xc3\x01\n" +
@@ -1297,6 +1340,7 @@ func file_windlass_config_v1_machine_config_service_proto_init() {
 	file_windlass_config_v1_machine_config_proto_init()
 	file_windlass_config_v1_machine_config_pool_proto_init()
 	file_windlass_config_v1_machine_configuration_proto_init()
+	file_windlass_config_v1_machine_config_service_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

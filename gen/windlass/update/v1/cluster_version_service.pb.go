@@ -18,8 +18,10 @@ import (
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1276,6 +1278,364 @@ func (x *UpdateHop) GetMessage() string {
 	return ""
 }
 
+// Request of PlanClusterVersionRun: the live cluster version, or a given one with all that its run depends on.
+type PlanClusterVersionRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster version; absent means the live one. The other fields are only allowed together with it.
+	ClusterVersion *ClusterVersion `protobuf:"bytes,1,opt,name=cluster_version,json=clusterVersion,proto3" json:"cluster_version,omitempty"`
+	// The manifests of its release, in load order, as PlanRelease returns them; at most 10,000. Excluded ones are
+	// ignored.
+	Manifests []*ReleaseManifest `protobuf:"bytes,2,rep,name=manifests,proto3" json:"manifests,omitempty"`
+	// The cluster operators; at most 1,000.
+	ClusterOperators []*ClusterOperator `protobuf:"bytes,3,rep,name=cluster_operators,json=clusterOperators,proto3" json:"cluster_operators,omitempty"`
+	// Objects that the update removes at its end; at most 10,000.
+	Removed []*v1.ObjectReference `protobuf:"bytes,4,rep,name=removed,proto3" json:"removed,omitempty"`
+	// The time of the plan; absent means the present time.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionRunRequest) Reset() {
+	*x = PlanClusterVersionRunRequest{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionRunRequest) ProtoMessage() {}
+
+func (x *PlanClusterVersionRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionRunRequest.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionRunRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PlanClusterVersionRunRequest) GetClusterVersion() *ClusterVersion {
+	if x != nil {
+		return x.ClusterVersion
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunRequest) GetManifests() []*ReleaseManifest {
+	if x != nil {
+		return x.Manifests
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunRequest) GetClusterOperators() []*ClusterOperator {
+	if x != nil {
+		return x.ClusterOperators
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunRequest) GetRemoved() []*v1.ObjectReference {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// How far a pass over the manifests of a release is. The pass over a given cluster version begins with the first
+// manifest and takes for granted that services accept every manifest at once, so that it ends where something is waited
+// for: objects of the status's progress.waits, and cluster operators as they are given.
+type PlanClusterVersionRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version of the release.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Image of the release.
+	Image string `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	// What the pass is for: Initializing, Updating or Reconciling.
+	Mode string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	// What holds the pass back, such as a pause of updates; empty if nothing does.
+	Paused string `protobuf:"bytes,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Number of manifests that are done, in this pass or in those before it.
+	Done *int32 `protobuf:"varint,5,opt,name=done,proto3,oneof" json:"done,omitempty"`
+	// Number of manifests.
+	Total *int32 `protobuf:"varint,6,opt,name=total,proto3,oneof" json:"total,omitempty"`
+	// The pass has ended. The next one begins at next_pass_time.
+	Ended bool `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	// It has ended, and everything is applied.
+	Completed bool `protobuf:"varint,8,opt,name=completed,proto3" json:"completed,omitempty"`
+	// When the next pass begins; absent if one is under way, or if that is not known.
+	NextPassTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=next_pass_time,json=nextPassTime,proto3" json:"next_pass_time,omitempty"`
+	// Position of the step under way, from 1; 0 if none is.
+	CurrentStep *int32 `protobuf:"varint,10,opt,name=current_step,json=currentStep,proto3,oneof" json:"current_step,omitempty"`
+	// The steps, in order; empty if no pass has begun yet.
+	Steps []*PlanClusterVersionRunResponse_Step `protobuf:"bytes,11,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The objects of the manifests that begin when what is under way is done.
+	Next []*v1.ObjectReference `protobuf:"bytes,12,rep,name=next,proto3" json:"next,omitempty"`
+	// The requested update, if it has not begun, and what holds it back.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,13,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// The conditions Available, Progressing and Failing.
+	Conditions    []*v1.Condition `protobuf:"bytes,14,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionRunResponse) Reset() {
+	*x = PlanClusterVersionRunResponse{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionRunResponse) ProtoMessage() {}
+
+func (x *PlanClusterVersionRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionRunResponse.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionRunResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlanClusterVersionRunResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse) GetPaused() string {
+	if x != nil {
+		return x.Paused
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse) GetDone() int32 {
+	if x != nil && x.Done != nil {
+		return *x.Done
+	}
+	return 0
+}
+
+func (x *PlanClusterVersionRunResponse) GetTotal() int32 {
+	if x != nil && x.Total != nil {
+		return *x.Total
+	}
+	return 0
+}
+
+func (x *PlanClusterVersionRunResponse) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *PlanClusterVersionRunResponse) GetCompleted() bool {
+	if x != nil {
+		return x.Completed
+	}
+	return false
+}
+
+func (x *PlanClusterVersionRunResponse) GetNextPassTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextPassTime
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse) GetCurrentStep() int32 {
+	if x != nil && x.CurrentStep != nil {
+		return *x.CurrentStep
+	}
+	return 0
+}
+
+func (x *PlanClusterVersionRunResponse) GetSteps() []*PlanClusterVersionRunResponse_Step {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse) GetNext() []*v1.ObjectReference {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse) GetConditions() []*v1.Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// Request of PlanClusterVersionHistory.
+type PlanClusterVersionHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster version; absent means the live one.
+	ClusterVersion *ClusterVersion `protobuf:"bytes,1,opt,name=cluster_version,json=clusterVersion,proto3" json:"cluster_version,omitempty"`
+	// The time of the plan; absent means the present time.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionHistoryRequest) Reset() {
+	*x = PlanClusterVersionHistoryRequest{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionHistoryRequest) ProtoMessage() {}
+
+func (x *PlanClusterVersionHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionHistoryRequest.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PlanClusterVersionHistoryRequest) GetClusterVersion() *ClusterVersion {
+	if x != nil {
+		return x.ClusterVersion
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionHistoryRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// The releases that a cluster was at.
+type PlanClusterVersionHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entries, the newest first.
+	Entries []*PlanClusterVersionHistoryResponse_Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Name of the release to go back to: the version of the newest entry with can_go_back; empty if there is none.
+	Previous      string `protobuf:"bytes,2,opt,name=previous,proto3" json:"previous,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionHistoryResponse) Reset() {
+	*x = PlanClusterVersionHistoryResponse{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionHistoryResponse) ProtoMessage() {}
+
+func (x *PlanClusterVersionHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionHistoryResponse.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PlanClusterVersionHistoryResponse) GetEntries() []*PlanClusterVersionHistoryResponse_Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionHistoryResponse) GetPrevious() string {
+	if x != nil {
+		return x.Previous
+	}
+	return ""
+}
+
 // One change.
 type WatchClusterVersionsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1289,7 +1649,7 @@ type WatchClusterVersionsResponse_Event struct {
 
 func (x *WatchClusterVersionsResponse_Event) Reset() {
 	*x = WatchClusterVersionsResponse_Event{}
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1661,7 @@ func (x *WatchClusterVersionsResponse_Event) String() string {
 func (*WatchClusterVersionsResponse_Event) ProtoMessage() {}
 
 func (x *WatchClusterVersionsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,11 +1691,340 @@ func (x *WatchClusterVersionsResponse_Event) GetObject() *ClusterVersion {
 	return nil
 }
 
+// A manifest, or another thing that the pass does at its end.
+type PlanClusterVersionRunResponse_Manifest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its file; empty for a removal, and for the wait for the control plane at the end.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The object.
+	Object *v1.ObjectReference `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Done, Skipped, Running, Waiting, Failed or NotBegun. Skipped manifests are left alone: spec.overrides says so, or
+	// they are Jobs that do not run in this pass.
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// What it waits for and since when; absent if it does not wait.
+	Wait *UpdateWait `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// Reason of a wait or of the last failure, in one CamelCase word; empty if there is none.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Text of it.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// What resolves it, in one sentence; empty if it does not wait and has not failed.
+	Resolution    string `protobuf:"bytes,7,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) Reset() {
+	*x = PlanClusterVersionRunResponse_Manifest{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionRunResponse_Manifest) ProtoMessage() {}
+
+func (x *PlanClusterVersionRunResponse_Manifest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionRunResponse_Manifest.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionRunResponse_Manifest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{18, 0}
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetObject() *v1.ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetWait() *UpdateWait {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Manifest) GetResolution() string {
+	if x != nil {
+		return x.Resolution
+	}
+	return ""
+}
+
+// Manifests that are applied in sequence.
+type PlanClusterVersionRunResponse_Chain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Component of the manifests; empty if the chain contains several components.
+	Component string `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`
+	// The manifests, in order.
+	Manifests     []*PlanClusterVersionRunResponse_Manifest `protobuf:"bytes,2,rep,name=manifests,proto3" json:"manifests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionRunResponse_Chain) Reset() {
+	*x = PlanClusterVersionRunResponse_Chain{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionRunResponse_Chain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionRunResponse_Chain) ProtoMessage() {}
+
+func (x *PlanClusterVersionRunResponse_Chain) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionRunResponse_Chain.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionRunResponse_Chain) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{18, 1}
+}
+
+func (x *PlanClusterVersionRunResponse_Chain) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Chain) GetManifests() []*PlanClusterVersionRunResponse_Manifest {
+	if x != nil {
+		return x.Manifests
+	}
+	return nil
+}
+
+// Chains that are applied in parallel; the next step begins when all of them are complete.
+type PlanClusterVersionRunResponse_Step struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Run level of the step; empty if the step contains several run levels, or comes after all of them.
+	RunLevel string `protobuf:"bytes,1,opt,name=run_level,json=runLevel,proto3" json:"run_level,omitempty"`
+	// The step is a manifest with a Job.
+	Job bool `protobuf:"varint,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Done, Running, Waiting, Failed or NotBegun. A step is Waiting if nothing of it runs and something waits.
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// The chains.
+	Chains        []*PlanClusterVersionRunResponse_Chain `protobuf:"bytes,4,rep,name=chains,proto3" json:"chains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionRunResponse_Step) Reset() {
+	*x = PlanClusterVersionRunResponse_Step{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionRunResponse_Step) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionRunResponse_Step) ProtoMessage() {}
+
+func (x *PlanClusterVersionRunResponse_Step) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionRunResponse_Step.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionRunResponse_Step) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{18, 2}
+}
+
+func (x *PlanClusterVersionRunResponse_Step) GetRunLevel() string {
+	if x != nil {
+		return x.RunLevel
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Step) GetJob() bool {
+	if x != nil {
+		return x.Job
+	}
+	return false
+}
+
+func (x *PlanClusterVersionRunResponse_Step) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionRunResponse_Step) GetChains() []*PlanClusterVersionRunResponse_Chain {
+	if x != nil {
+		return x.Chains
+	}
+	return nil
+}
+
+// A release, and the way back to it.
+type PlanClusterVersionHistoryResponse_Entry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry of the history.
+	Entry *UpdateHistory `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// How long it took, or takes so far; absent if it is not known when it began.
+	Duration *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	// It is the release that the cluster is at, or on its way to.
+	Current bool `protobuf:"varint,3,opt,name=current,proto3" json:"current,omitempty"`
+	// What was accepted or waived for it, one text each.
+	Accepted []string `protobuf:"bytes,4,rep,name=accepted,proto3" json:"accepted,omitempty"`
+	// No check that is known without fetching the release is against the way back to it.
+	CanGoBack bool `protobuf:"varint,5,opt,name=can_go_back,json=canGoBack,proto3" json:"can_go_back,omitempty"`
+	// The command of the way back; empty if there is none.
+	Command string `protobuf:"bytes,6,opt,name=command,proto3" json:"command,omitempty"`
+	// What is lost or must be waived on the way back, or why there is none.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) Reset() {
+	*x = PlanClusterVersionHistoryResponse_Entry{}
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterVersionHistoryResponse_Entry) ProtoMessage() {}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_cluster_version_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterVersionHistoryResponse_Entry.ProtoReflect.Descriptor instead.
+func (*PlanClusterVersionHistoryResponse_Entry) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP(), []int{20, 0}
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetEntry() *UpdateHistory {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetAccepted() []string {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetCanGoBack() bool {
+	if x != nil {
+		return x.CanGoBack
+	}
+	return false
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *PlanClusterVersionHistoryResponse_Entry) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_windlass_update_v1_cluster_version_service_proto protoreflect.FileDescriptor
 
 const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\n" +
-	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a(windlass/update/v1/cluster_version.proto\x1a windlass/update/v1/release.proto\".\n" +
+	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a)windlass/update/v1/cluster_operator.proto\x1a(windlass/update/v1/cluster_version.proto\x1a windlass/update/v1/release.proto\x1a(windlass/update/v1/release_service.proto\".\n" +
 	"\x18GetClusterVersionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x89\x02\n" +
 	"\x1aListClusterVersionsRequest\x12%\n" +
@@ -1432,7 +2121,66 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\arelease\x18\x01 \x01(\v2$.windlass.update.v1.ReleaseReferenceR\arelease\x12 \n" +
 	"\vrecommended\x18\x02 \x01(\tR\vrecommended\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage2\xb2\x12\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x8c\x03\n" +
+	"\x1cPlanClusterVersionRunRequest\x12K\n" +
+	"\x0fcluster_version\x18\x01 \x01(\v2\".windlass.update.v1.ClusterVersionR\x0eclusterVersion\x12L\n" +
+	"\tmanifests\x18\x02 \x03(\v2#.windlass.update.v1.ReleaseManifestB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tmanifests\x12[\n" +
+	"\x11cluster_operators\x18\x03 \x03(\v2#.windlass.update.v1.ClusterOperatorB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x10clusterOperators\x12F\n" +
+	"\aremoved\x18\x04 \x03(\v2!.windlass.meta.v1.ObjectReferenceB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aremoved\x12,\n" +
+	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x84\t\n" +
+	"\x1dPlanClusterVersionRunResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\tR\x06paused\x12\x17\n" +
+	"\x04done\x18\x05 \x01(\x05H\x00R\x04done\x88\x01\x01\x12\x19\n" +
+	"\x05total\x18\x06 \x01(\x05H\x01R\x05total\x88\x01\x01\x12\x14\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\x12\x1c\n" +
+	"\tcompleted\x18\b \x01(\bR\tcompleted\x12@\n" +
+	"\x0enext_pass_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\fnextPassTime\x12&\n" +
+	"\fcurrent_step\x18\n" +
+	" \x01(\x05H\x02R\vcurrentStep\x88\x01\x01\x12L\n" +
+	"\x05steps\x18\v \x03(\v26.windlass.update.v1.PlanClusterVersionRunResponse.StepR\x05steps\x125\n" +
+	"\x04next\x18\f \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x04next\x127\n" +
+	"\theld_back\x18\r \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12;\n" +
+	"\n" +
+	"conditions\x18\x0e \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
+	"conditions\x1a\xf5\x01\n" +
+	"\bManifest\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x129\n" +
+	"\x06object\x18\x02 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x122\n" +
+	"\x04wait\x18\x04 \x01(\v2\x1e.windlass.update.v1.UpdateWaitR\x04wait\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1e\n" +
+	"\n" +
+	"resolution\x18\a \x01(\tR\n" +
+	"resolution\x1a\x7f\n" +
+	"\x05Chain\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12X\n" +
+	"\tmanifests\x18\x02 \x03(\v2:.windlass.update.v1.PlanClusterVersionRunResponse.ManifestR\tmanifests\x1a\x9c\x01\n" +
+	"\x04Step\x12\x1b\n" +
+	"\trun_level\x18\x01 \x01(\tR\brunLevel\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\bR\x03job\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12O\n" +
+	"\x06chains\x18\x04 \x03(\v27.windlass.update.v1.PlanClusterVersionRunResponse.ChainR\x06chainsB\a\n" +
+	"\x05_doneB\b\n" +
+	"\x06_totalB\x0f\n" +
+	"\r_current_step\"\x9d\x01\n" +
+	" PlanClusterVersionHistoryRequest\x12K\n" +
+	"\x0fcluster_version\x18\x01 \x01(\v2\".windlass.update.v1.ClusterVersionR\x0eclusterVersion\x12,\n" +
+	"\x03now\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x98\x03\n" +
+	"!PlanClusterVersionHistoryResponse\x12U\n" +
+	"\aentries\x18\x01 \x03(\v2;.windlass.update.v1.PlanClusterVersionHistoryResponse.EntryR\aentries\x12\x1a\n" +
+	"\bprevious\x18\x02 \x01(\tR\bprevious\x1a\xff\x01\n" +
+	"\x05Entry\x127\n" +
+	"\x05entry\x18\x01 \x01(\v2!.windlass.update.v1.UpdateHistoryR\x05entry\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
+	"\acurrent\x18\x03 \x01(\bR\acurrent\x12\x1a\n" +
+	"\baccepted\x18\x04 \x03(\tR\baccepted\x12\x1e\n" +
+	"\vcan_go_back\x18\x05 \x01(\bR\tcanGoBack\x12\x18\n" +
+	"\acommand\x18\x06 \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason2\xe6\x15\n" +
 	"\x15ClusterVersionService\x12\xce\x01\n" +
 	"\x11GetClusterVersion\x12,.windlass.update.v1.GetClusterVersionRequest\x1a\".windlass.update.v1.ClusterVersion\"g\xaa\xbb\x18+\n" +
 	"\x03get\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x022Z\x14\x12\x12/v1/clusterversion\x12\x1a/v1/clusterversions/{name}\x12\xba\x01\n" +
@@ -1455,7 +2203,11 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\x16EvaluateClusterVersion\x121.windlass.update.v1.EvaluateClusterVersionRequest\x1a2.windlass.update.v1.EvaluateClusterVersionResponse\"V\xaa\xbb\x18,\n" +
 	"\x04plan\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/clusterversion:evaluate\x12\xdc\x01\n" +
 	"\x17PreflightClusterVersion\x122.windlass.update.v1.PreflightClusterVersionRequest\x1a3.windlass.update.v1.PreflightClusterVersionResponse\"X\xaa\xbb\x18-\n" +
-	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/clusterversion:preflightB\xe0\x01\n" +
+	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/clusterversion:preflight\x12\xcf\x01\n" +
+	"\x15PlanClusterVersionRun\x120.windlass.update.v1.PlanClusterVersionRunRequest\x1a1.windlass.update.v1.PlanClusterVersionRunResponse\"Q\xaa\xbb\x18,\n" +
+	"\x04plan\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/clusterversion:run\x12\xdf\x01\n" +
+	"\x19PlanClusterVersionHistory\x124.windlass.update.v1.PlanClusterVersionHistoryRequest\x1a5.windlass.update.v1.PlanClusterVersionHistoryResponse\"U\xaa\xbb\x18,\n" +
+	"\x04plan\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/clusterversion:historyB\xe0\x01\n" +
 	"\x16com.windlass.update.v1B\x1aClusterVersionServiceProtoP\x01Z@github.com/windlass-dev/windlass/gen/windlass/update/v1;updatev1\xa2\x02\x03WUX\xaa\x02\x12Windlass.Update.V1\xca\x02\x12Windlass\\Update\\V1\xe2\x02\x1eWindlass\\Update\\V1\\GPBMetadata\xea\x02\x14Windlass::Update::V1b\x06proto3"
 
 var (
@@ -1470,7 +2222,7 @@ func file_windlass_update_v1_cluster_version_service_proto_rawDescGZIP() []byte 
 	return file_windlass_update_v1_cluster_version_service_proto_rawDescData
 }
 
-var file_windlass_update_v1_cluster_version_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_windlass_update_v1_cluster_version_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*GetClusterVersionRequest)(nil),           // 0: windlass.update.v1.GetClusterVersionRequest
 	(*ListClusterVersionsRequest)(nil),         // 1: windlass.update.v1.ListClusterVersionsRequest
@@ -1489,75 +2241,113 @@ var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*ReleaseCheck)(nil),                       // 14: windlass.update.v1.ReleaseCheck
 	(*EvaluateClusterVersionResponse)(nil),     // 15: windlass.update.v1.EvaluateClusterVersionResponse
 	(*UpdateHop)(nil),                          // 16: windlass.update.v1.UpdateHop
-	(*WatchClusterVersionsResponse_Event)(nil), // 17: windlass.update.v1.WatchClusterVersionsResponse.Event
-	nil,                           // 18: windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
-	(*fieldmaskpb.FieldMask)(nil), // 19: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),           // 20: windlass.meta.v1.ListMeta
-	(*ClusterVersion)(nil),        // 21: windlass.update.v1.ClusterVersion
-	(*httpbody.HttpBody)(nil),     // 22: google.api.HttpBody
-	(*v1.Preconditions)(nil),      // 23: windlass.meta.v1.Preconditions
-	(*structpb.Struct)(nil),       // 24: google.protobuf.Struct
-	(*DesiredUpdate)(nil),         // 25: windlass.update.v1.DesiredUpdate
-	(*ReleaseReference)(nil),      // 26: windlass.update.v1.ReleaseReference
-	(*v1.ObjectReference)(nil),    // 27: windlass.meta.v1.ObjectReference
-	(*ReleaseJob)(nil),            // 28: windlass.update.v1.ReleaseJob
-	(*ReleaseKind)(nil),           // 29: windlass.update.v1.ReleaseKind
-	(*ConditionalUpdate)(nil),     // 30: windlass.update.v1.ConditionalUpdate
-	(*v1.Condition)(nil),          // 31: windlass.meta.v1.Condition
+	(*PlanClusterVersionRunRequest)(nil),       // 17: windlass.update.v1.PlanClusterVersionRunRequest
+	(*PlanClusterVersionRunResponse)(nil),      // 18: windlass.update.v1.PlanClusterVersionRunResponse
+	(*PlanClusterVersionHistoryRequest)(nil),   // 19: windlass.update.v1.PlanClusterVersionHistoryRequest
+	(*PlanClusterVersionHistoryResponse)(nil),  // 20: windlass.update.v1.PlanClusterVersionHistoryResponse
+	(*WatchClusterVersionsResponse_Event)(nil), // 21: windlass.update.v1.WatchClusterVersionsResponse.Event
+	nil, // 22: windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
+	(*PlanClusterVersionRunResponse_Manifest)(nil),  // 23: windlass.update.v1.PlanClusterVersionRunResponse.Manifest
+	(*PlanClusterVersionRunResponse_Chain)(nil),     // 24: windlass.update.v1.PlanClusterVersionRunResponse.Chain
+	(*PlanClusterVersionRunResponse_Step)(nil),      // 25: windlass.update.v1.PlanClusterVersionRunResponse.Step
+	(*PlanClusterVersionHistoryResponse_Entry)(nil), // 26: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
+	(*fieldmaskpb.FieldMask)(nil),                   // 27: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                             // 28: windlass.meta.v1.ListMeta
+	(*ClusterVersion)(nil),                          // 29: windlass.update.v1.ClusterVersion
+	(*httpbody.HttpBody)(nil),                       // 30: google.api.HttpBody
+	(*v1.Preconditions)(nil),                        // 31: windlass.meta.v1.Preconditions
+	(*structpb.Struct)(nil),                         // 32: google.protobuf.Struct
+	(*DesiredUpdate)(nil),                           // 33: windlass.update.v1.DesiredUpdate
+	(*ReleaseReference)(nil),                        // 34: windlass.update.v1.ReleaseReference
+	(*v1.ObjectReference)(nil),                      // 35: windlass.meta.v1.ObjectReference
+	(*ReleaseJob)(nil),                              // 36: windlass.update.v1.ReleaseJob
+	(*ReleaseKind)(nil),                             // 37: windlass.update.v1.ReleaseKind
+	(*ConditionalUpdate)(nil),                       // 38: windlass.update.v1.ConditionalUpdate
+	(*v1.Condition)(nil),                            // 39: windlass.meta.v1.Condition
+	(*ReleaseManifest)(nil),                         // 40: windlass.update.v1.ReleaseManifest
+	(*ClusterOperator)(nil),                         // 41: windlass.update.v1.ClusterOperator
+	(*timestamppb.Timestamp)(nil),                   // 42: google.protobuf.Timestamp
+	(*v1.HeldBack)(nil),                             // 43: windlass.meta.v1.HeldBack
+	(*UpdateWait)(nil),                              // 44: windlass.update.v1.UpdateWait
+	(*UpdateHistory)(nil),                           // 45: windlass.update.v1.UpdateHistory
+	(*durationpb.Duration)(nil),                     // 46: google.protobuf.Duration
 }
 var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
-	19, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	20, // 1: windlass.update.v1.ClusterVersionList.metadata:type_name -> windlass.meta.v1.ListMeta
-	21, // 2: windlass.update.v1.ClusterVersionList.items:type_name -> windlass.update.v1.ClusterVersion
-	21, // 3: windlass.update.v1.CreateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	21, // 4: windlass.update.v1.UpdateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	22, // 5: windlass.update.v1.PatchClusterVersionRequest.patch:type_name -> google.api.HttpBody
-	21, // 6: windlass.update.v1.ApplyClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	21, // 7: windlass.update.v1.UpdateClusterVersionStatusRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	23, // 8: windlass.update.v1.DeleteClusterVersionRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	17, // 9: windlass.update.v1.WatchClusterVersionsResponse.events:type_name -> windlass.update.v1.WatchClusterVersionsResponse.Event
-	24, // 10: windlass.update.v1.EvaluateClusterVersionRequest.graph:type_name -> google.protobuf.Struct
-	18, // 11: windlass.update.v1.EvaluateClusterVersionRequest.risk_results:type_name -> windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
-	25, // 12: windlass.update.v1.PreflightClusterVersionRequest.desired_update:type_name -> windlass.update.v1.DesiredUpdate
-	26, // 13: windlass.update.v1.PreflightClusterVersionResponse.release:type_name -> windlass.update.v1.ReleaseReference
+	27, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	28, // 1: windlass.update.v1.ClusterVersionList.metadata:type_name -> windlass.meta.v1.ListMeta
+	29, // 2: windlass.update.v1.ClusterVersionList.items:type_name -> windlass.update.v1.ClusterVersion
+	29, // 3: windlass.update.v1.CreateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	29, // 4: windlass.update.v1.UpdateClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	30, // 5: windlass.update.v1.PatchClusterVersionRequest.patch:type_name -> google.api.HttpBody
+	29, // 6: windlass.update.v1.ApplyClusterVersionRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	29, // 7: windlass.update.v1.UpdateClusterVersionStatusRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	31, // 8: windlass.update.v1.DeleteClusterVersionRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	21, // 9: windlass.update.v1.WatchClusterVersionsResponse.events:type_name -> windlass.update.v1.WatchClusterVersionsResponse.Event
+	32, // 10: windlass.update.v1.EvaluateClusterVersionRequest.graph:type_name -> google.protobuf.Struct
+	22, // 11: windlass.update.v1.EvaluateClusterVersionRequest.risk_results:type_name -> windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntry
+	33, // 12: windlass.update.v1.PreflightClusterVersionRequest.desired_update:type_name -> windlass.update.v1.DesiredUpdate
+	34, // 13: windlass.update.v1.PreflightClusterVersionResponse.release:type_name -> windlass.update.v1.ReleaseReference
 	14, // 14: windlass.update.v1.PreflightClusterVersionResponse.checks:type_name -> windlass.update.v1.ReleaseCheck
-	27, // 15: windlass.update.v1.PreflightClusterVersionResponse.added:type_name -> windlass.meta.v1.ObjectReference
-	27, // 16: windlass.update.v1.PreflightClusterVersionResponse.removed:type_name -> windlass.meta.v1.ObjectReference
-	28, // 17: windlass.update.v1.PreflightClusterVersionResponse.jobs:type_name -> windlass.update.v1.ReleaseJob
-	29, // 18: windlass.update.v1.PreflightClusterVersionResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
-	26, // 19: windlass.update.v1.EvaluateClusterVersionResponse.available_updates:type_name -> windlass.update.v1.ReleaseReference
-	30, // 20: windlass.update.v1.EvaluateClusterVersionResponse.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
-	31, // 21: windlass.update.v1.EvaluateClusterVersionResponse.conditions:type_name -> windlass.meta.v1.Condition
+	35, // 15: windlass.update.v1.PreflightClusterVersionResponse.added:type_name -> windlass.meta.v1.ObjectReference
+	35, // 16: windlass.update.v1.PreflightClusterVersionResponse.removed:type_name -> windlass.meta.v1.ObjectReference
+	36, // 17: windlass.update.v1.PreflightClusterVersionResponse.jobs:type_name -> windlass.update.v1.ReleaseJob
+	37, // 18: windlass.update.v1.PreflightClusterVersionResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
+	34, // 19: windlass.update.v1.EvaluateClusterVersionResponse.available_updates:type_name -> windlass.update.v1.ReleaseReference
+	38, // 20: windlass.update.v1.EvaluateClusterVersionResponse.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
+	39, // 21: windlass.update.v1.EvaluateClusterVersionResponse.conditions:type_name -> windlass.meta.v1.Condition
 	16, // 22: windlass.update.v1.EvaluateClusterVersionResponse.path:type_name -> windlass.update.v1.UpdateHop
-	26, // 23: windlass.update.v1.UpdateHop.release:type_name -> windlass.update.v1.ReleaseReference
-	21, // 24: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
-	0,  // 25: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
-	1,  // 26: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
-	3,  // 27: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
-	4,  // 28: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
-	5,  // 29: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
-	6,  // 30: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
-	7,  // 31: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
-	8,  // 32: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
-	9,  // 33: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
-	11, // 34: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
-	12, // 35: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
-	21, // 36: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	2,  // 37: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
-	21, // 38: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	21, // 39: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	21, // 40: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	21, // 41: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	21, // 42: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
-	21, // 43: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	10, // 44: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
-	15, // 45: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
-	13, // 46: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	34, // 23: windlass.update.v1.UpdateHop.release:type_name -> windlass.update.v1.ReleaseReference
+	29, // 24: windlass.update.v1.PlanClusterVersionRunRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	40, // 25: windlass.update.v1.PlanClusterVersionRunRequest.manifests:type_name -> windlass.update.v1.ReleaseManifest
+	41, // 26: windlass.update.v1.PlanClusterVersionRunRequest.cluster_operators:type_name -> windlass.update.v1.ClusterOperator
+	35, // 27: windlass.update.v1.PlanClusterVersionRunRequest.removed:type_name -> windlass.meta.v1.ObjectReference
+	42, // 28: windlass.update.v1.PlanClusterVersionRunRequest.now:type_name -> google.protobuf.Timestamp
+	42, // 29: windlass.update.v1.PlanClusterVersionRunResponse.next_pass_time:type_name -> google.protobuf.Timestamp
+	25, // 30: windlass.update.v1.PlanClusterVersionRunResponse.steps:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Step
+	35, // 31: windlass.update.v1.PlanClusterVersionRunResponse.next:type_name -> windlass.meta.v1.ObjectReference
+	43, // 32: windlass.update.v1.PlanClusterVersionRunResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	39, // 33: windlass.update.v1.PlanClusterVersionRunResponse.conditions:type_name -> windlass.meta.v1.Condition
+	29, // 34: windlass.update.v1.PlanClusterVersionHistoryRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	42, // 35: windlass.update.v1.PlanClusterVersionHistoryRequest.now:type_name -> google.protobuf.Timestamp
+	26, // 36: windlass.update.v1.PlanClusterVersionHistoryResponse.entries:type_name -> windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
+	29, // 37: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
+	35, // 38: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.object:type_name -> windlass.meta.v1.ObjectReference
+	44, // 39: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.wait:type_name -> windlass.update.v1.UpdateWait
+	23, // 40: windlass.update.v1.PlanClusterVersionRunResponse.Chain.manifests:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Manifest
+	24, // 41: windlass.update.v1.PlanClusterVersionRunResponse.Step.chains:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Chain
+	45, // 42: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.entry:type_name -> windlass.update.v1.UpdateHistory
+	46, // 43: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.duration:type_name -> google.protobuf.Duration
+	0,  // 44: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
+	1,  // 45: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
+	3,  // 46: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
+	4,  // 47: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
+	5,  // 48: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
+	6,  // 49: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
+	7,  // 50: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
+	8,  // 51: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
+	9,  // 52: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
+	11, // 53: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
+	12, // 54: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
+	17, // 55: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:input_type -> windlass.update.v1.PlanClusterVersionRunRequest
+	19, // 56: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:input_type -> windlass.update.v1.PlanClusterVersionHistoryRequest
+	29, // 57: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	2,  // 58: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
+	29, // 59: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 60: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 61: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 62: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 63: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
+	29, // 64: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	10, // 65: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
+	15, // 66: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
+	13, // 67: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
+	18, // 68: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:output_type -> windlass.update.v1.PlanClusterVersionRunResponse
+	20, // 69: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:output_type -> windlass.update.v1.PlanClusterVersionHistoryResponse
+	57, // [57:70] is the sub-list for method output_type
+	44, // [44:57] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_service_proto_init() }
@@ -1565,16 +2355,19 @@ func file_windlass_update_v1_cluster_version_service_proto_init() {
 	if File_windlass_update_v1_cluster_version_service_proto != nil {
 		return
 	}
+	file_windlass_update_v1_cluster_operator_proto_init()
 	file_windlass_update_v1_cluster_version_proto_init()
 	file_windlass_update_v1_release_proto_init()
+	file_windlass_update_v1_release_service_proto_init()
 	file_windlass_update_v1_cluster_version_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_windlass_update_v1_cluster_version_service_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_cluster_version_service_proto_rawDesc), len(file_windlass_update_v1_cluster_version_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,8 @@ const (
 	ClusterVersionService_WatchClusterVersions_FullMethodName       = "/windlass.update.v1.ClusterVersionService/WatchClusterVersions"
 	ClusterVersionService_EvaluateClusterVersion_FullMethodName     = "/windlass.update.v1.ClusterVersionService/EvaluateClusterVersion"
 	ClusterVersionService_PreflightClusterVersion_FullMethodName    = "/windlass.update.v1.ClusterVersionService/PreflightClusterVersion"
+	ClusterVersionService_PlanClusterVersionRun_FullMethodName      = "/windlass.update.v1.ClusterVersionService/PlanClusterVersionRun"
+	ClusterVersionService_PlanClusterVersionHistory_FullMethodName  = "/windlass.update.v1.ClusterVersionService/PlanClusterVersionHistory"
 )
 
 // ClusterVersionServiceClient is the client API for ClusterVersionService service.
@@ -74,6 +76,12 @@ type ClusterVersionServiceClient interface {
 	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
 	// change. It finds, verifies and reads the release, as an update does, and changes nothing.
 	PreflightClusterVersion(ctx context.Context, in *PreflightClusterVersionRequest, opts ...grpc.CallOption) (*PreflightClusterVersionResponse, error)
+	// PlanClusterVersionRun returns how far the present pass over the manifests of the release is: for each manifest
+	// whether it is done, running, waiting, failed or not begun, what it waits for, and what comes next.
+	PlanClusterVersionRun(ctx context.Context, in *PlanClusterVersionRunRequest, opts ...grpc.CallOption) (*PlanClusterVersionRunResponse, error)
+	// PlanClusterVersionHistory returns the history with the duration of each entry, what was accepted for it, and
+	// whether and how the cluster can go back to it now.
+	PlanClusterVersionHistory(ctx context.Context, in *PlanClusterVersionHistoryRequest, opts ...grpc.CallOption) (*PlanClusterVersionHistoryResponse, error)
 }
 
 type clusterVersionServiceClient struct {
@@ -203,6 +211,26 @@ func (c *clusterVersionServiceClient) PreflightClusterVersion(ctx context.Contex
 	return out, nil
 }
 
+func (c *clusterVersionServiceClient) PlanClusterVersionRun(ctx context.Context, in *PlanClusterVersionRunRequest, opts ...grpc.CallOption) (*PlanClusterVersionRunResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanClusterVersionRunResponse)
+	err := c.cc.Invoke(ctx, ClusterVersionService_PlanClusterVersionRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterVersionServiceClient) PlanClusterVersionHistory(ctx context.Context, in *PlanClusterVersionHistoryRequest, opts ...grpc.CallOption) (*PlanClusterVersionHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanClusterVersionHistoryResponse)
+	err := c.cc.Invoke(ctx, ClusterVersionService_PlanClusterVersionHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterVersionServiceServer is the server API for ClusterVersionService service.
 // All implementations must embed UnimplementedClusterVersionServiceServer
 // for forward compatibility.
@@ -240,6 +268,12 @@ type ClusterVersionServiceServer interface {
 	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
 	// change. It finds, verifies and reads the release, as an update does, and changes nothing.
 	PreflightClusterVersion(context.Context, *PreflightClusterVersionRequest) (*PreflightClusterVersionResponse, error)
+	// PlanClusterVersionRun returns how far the present pass over the manifests of the release is: for each manifest
+	// whether it is done, running, waiting, failed or not begun, what it waits for, and what comes next.
+	PlanClusterVersionRun(context.Context, *PlanClusterVersionRunRequest) (*PlanClusterVersionRunResponse, error)
+	// PlanClusterVersionHistory returns the history with the duration of each entry, what was accepted for it, and
+	// whether and how the cluster can go back to it now.
+	PlanClusterVersionHistory(context.Context, *PlanClusterVersionHistoryRequest) (*PlanClusterVersionHistoryResponse, error)
 	mustEmbedUnimplementedClusterVersionServiceServer()
 }
 
@@ -282,6 +316,12 @@ func (UnimplementedClusterVersionServiceServer) EvaluateClusterVersion(context.C
 }
 func (UnimplementedClusterVersionServiceServer) PreflightClusterVersion(context.Context, *PreflightClusterVersionRequest) (*PreflightClusterVersionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PreflightClusterVersion not implemented")
+}
+func (UnimplementedClusterVersionServiceServer) PlanClusterVersionRun(context.Context, *PlanClusterVersionRunRequest) (*PlanClusterVersionRunResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanClusterVersionRun not implemented")
+}
+func (UnimplementedClusterVersionServiceServer) PlanClusterVersionHistory(context.Context, *PlanClusterVersionHistoryRequest) (*PlanClusterVersionHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanClusterVersionHistory not implemented")
 }
 func (UnimplementedClusterVersionServiceServer) mustEmbedUnimplementedClusterVersionServiceServer() {}
 func (UnimplementedClusterVersionServiceServer) testEmbeddedByValue()                               {}
@@ -495,6 +535,42 @@ func _ClusterVersionService_PreflightClusterVersion_Handler(srv interface{}, ctx
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterVersionService_PlanClusterVersionRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanClusterVersionRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterVersionServiceServer).PlanClusterVersionRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterVersionService_PlanClusterVersionRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterVersionServiceServer).PlanClusterVersionRun(ctx, req.(*PlanClusterVersionRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterVersionService_PlanClusterVersionHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanClusterVersionHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterVersionServiceServer).PlanClusterVersionHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterVersionService_PlanClusterVersionHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterVersionServiceServer).PlanClusterVersionHistory(ctx, req.(*PlanClusterVersionHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterVersionService_ServiceDesc is the grpc.ServiceDesc for ClusterVersionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -541,6 +617,14 @@ var ClusterVersionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PreflightClusterVersion",
 			Handler:    _ClusterVersionService_PreflightClusterVersion_Handler,
+		},
+		{
+			MethodName: "PlanClusterVersionRun",
+			Handler:    _ClusterVersionService_PlanClusterVersionRun_Handler,
+		},
+		{
+			MethodName: "PlanClusterVersionHistory",
+			Handler:    _ClusterVersionService_PlanClusterVersionHistory_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -891,17 +891,31 @@ func (x *VerifyReleaseResponse) GetMessage() string {
 	return ""
 }
 
-// Request of PlanRelease: a live release by name, or the file names of manifests.
+// Request of PlanRelease: a live release by name, the file names of manifests, or the files themselves.
 type PlanReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the live release; empty if manifests are given.
+	// Name of the live release; empty if manifests or files are given.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// File names of the manifests, in load order.
+	// File names of the manifests, in load order; at most 10,000.
 	Manifests []string `protobuf:"bytes,2,rep,name=manifests,proto3" json:"manifests,omitempty"`
 	// Updating (the default), Initializing or Reconciling.
 	Mode string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Those of the manifests that hold a Job; only together with manifests.
-	Jobs          []string `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Jobs []string `protobuf:"bytes,4,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// The files with the manifests; at most 10,000.
+	Files []*PlanReleaseRequest_File `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`
+	// Version of the files, for what manifests say of versions; only together with files.
+	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Also return what the update to the release would remove, compared with the live inventory; with files, compared
+	// with
+	// the inventory of the request.
+	Removals bool `protobuf:"varint,7,opt,name=removals,proto3" json:"removals,omitempty"`
+	// Objects that releases have brought; only together with files and removals; at most 10,000.
+	Inventory []*v1.ObjectReference `protobuf:"bytes,8,rep,name=inventory,proto3" json:"inventory,omitempty"`
+	// As spec.capabilities of the cluster; only together with files.
+	Capabilities *Capabilities `protobuf:"bytes,9,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// As spec.overrides of the cluster; only together with files.
+	Overrides     []*ComponentOverride `protobuf:"bytes,10,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,20 +978,224 @@ func (x *PlanReleaseRequest) GetJobs() []string {
 	return nil
 }
 
+func (x *PlanReleaseRequest) GetFiles() []*PlanReleaseRequest_File {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *PlanReleaseRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *PlanReleaseRequest) GetRemovals() bool {
+	if x != nil {
+		return x.Removals
+	}
+	return false
+}
+
+func (x *PlanReleaseRequest) GetInventory() []*v1.ObjectReference {
+	if x != nil {
+		return x.Inventory
+	}
+	return nil
+}
+
+func (x *PlanReleaseRequest) GetCapabilities() *Capabilities {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *PlanReleaseRequest) GetOverrides() []*ComponentOverride {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+// A manifest of a release.
+type ReleaseManifest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its file.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The object that it describes.
+	Object *v1.ObjectReference `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Service that owns the kind; empty if none does: the manifest is kept, and nothing acts on it.
+	Service string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	// It is a Job, which runs once for a release.
+	Job bool `protobuf:"varint,4,opt,name=job,proto3" json:"job,omitempty"`
+	// The Job ran to completion for the release.
+	Ran bool `protobuf:"varint,5,opt,name=ran,proto3" json:"ran,omitempty"`
+	// It asks for the deletion of the object.
+	Deletion bool `protobuf:"varint,6,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// The object is created if it does not exist, and never changed.
+	CreateOnly bool `protobuf:"varint,7,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
+	// It is a ClusterOperator, which the update waits for.
+	ClusterOperator bool `protobuf:"varint,8,opt,name=cluster_operator,json=clusterOperator,proto3" json:"cluster_operator,omitempty"`
+	// The versions that the ClusterOperator must report.
+	Versions []*OperandVersion `protobuf:"bytes,9,rep,name=versions,proto3" json:"versions,omitempty"`
+	// Capabilities that must be enabled for it.
+	Capabilities []string `protobuf:"bytes,10,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Why it is not for this cluster; empty if it is.
+	Excluded string `protobuf:"bytes,11,opt,name=excluded,proto3" json:"excluded,omitempty"`
+	// spec.overrides leaves the object alone.
+	Unmanaged     bool `protobuf:"varint,12,opt,name=unmanaged,proto3" json:"unmanaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseManifest) Reset() {
+	*x = ReleaseManifest{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseManifest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseManifest) ProtoMessage() {}
+
+func (x *ReleaseManifest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseManifest.ProtoReflect.Descriptor instead.
+func (*ReleaseManifest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ReleaseManifest) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *ReleaseManifest) GetObject() *v1.ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ReleaseManifest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ReleaseManifest) GetJob() bool {
+	if x != nil {
+		return x.Job
+	}
+	return false
+}
+
+func (x *ReleaseManifest) GetRan() bool {
+	if x != nil {
+		return x.Ran
+	}
+	return false
+}
+
+func (x *ReleaseManifest) GetDeletion() bool {
+	if x != nil {
+		return x.Deletion
+	}
+	return false
+}
+
+func (x *ReleaseManifest) GetCreateOnly() bool {
+	if x != nil {
+		return x.CreateOnly
+	}
+	return false
+}
+
+func (x *ReleaseManifest) GetClusterOperator() bool {
+	if x != nil {
+		return x.ClusterOperator
+	}
+	return false
+}
+
+func (x *ReleaseManifest) GetVersions() []*OperandVersion {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *ReleaseManifest) GetCapabilities() []string {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *ReleaseManifest) GetExcluded() string {
+	if x != nil {
+		return x.Excluded
+	}
+	return ""
+}
+
+func (x *ReleaseManifest) GetUnmanaged() bool {
+	if x != nil {
+		return x.Unmanaged
+	}
+	return false
+}
+
 // The order in which the manifests are applied.
 type PlanReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The steps, in order.
 	Steps []*PlanReleaseResponse_Step `protobuf:"bytes,1,rep,name=steps,proto3" json:"steps,omitempty"`
 	// Names without a run level and component; each is applied on its own, at its position.
-	Unparsed      []string `protobuf:"bytes,2,rep,name=unparsed,proto3" json:"unparsed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Unparsed []string `protobuf:"bytes,2,rep,name=unparsed,proto3" json:"unparsed,omitempty"`
+	// The mode that the order is of.
+	Mode string `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	// The manifests, in load order, with those that are excluded. Empty if contents_unknown says why.
+	Manifests []*ReleaseManifest `protobuf:"bytes,4,rep,name=manifests,proto3" json:"manifests,omitempty"`
+	// Number of manifests that are for this cluster; absent if that is not known.
+	ManifestCount *int32 `protobuf:"varint,5,opt,name=manifest_count,json=manifestCount,proto3,oneof" json:"manifest_count,omitempty"`
+	// Number of manifests that are excluded; absent if that is not known.
+	ExcludedCount *int32 `protobuf:"varint,6,opt,name=excluded_count,json=excludedCount,proto3,oneof" json:"excluded_count,omitempty"`
+	// Kinds of the manifests that no service owns.
+	Unserved []*ReleaseKind `protobuf:"bytes,7,rep,name=unserved,proto3" json:"unserved,omitempty"`
+	// Objects that the release lacks, if removals were requested. One with a reason is not removed, as far as the object
+	// does not have to be read for that.
+	Removals []*ReleaseLeftover `protobuf:"bytes,8,rep,name=removals,proto3" json:"removals,omitempty"`
+	// Number of objects that are removed; absent if removals were not requested or are not known.
+	RemovalCount *int32 `protobuf:"varint,9,opt,name=removal_count,json=removalCount,proto3,oneof" json:"removal_count,omitempty"`
+	// Why only the names of the manifests are known; empty if their contents are.
+	ContentsUnknown string `protobuf:"bytes,10,opt,name=contents_unknown,json=contentsUnknown,proto3" json:"contents_unknown,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PlanReleaseResponse) Reset() {
 	*x = PlanReleaseResponse{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1207,7 @@ func (x *PlanReleaseResponse) String() string {
 func (*PlanReleaseResponse) ProtoMessage() {}
 
 func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1220,7 @@ func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanReleaseResponse) GetSteps() []*PlanReleaseResponse_Step {
@@ -1019,6 +1237,62 @@ func (x *PlanReleaseResponse) GetUnparsed() []string {
 	return nil
 }
 
+func (x *PlanReleaseResponse) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *PlanReleaseResponse) GetManifests() []*ReleaseManifest {
+	if x != nil {
+		return x.Manifests
+	}
+	return nil
+}
+
+func (x *PlanReleaseResponse) GetManifestCount() int32 {
+	if x != nil && x.ManifestCount != nil {
+		return *x.ManifestCount
+	}
+	return 0
+}
+
+func (x *PlanReleaseResponse) GetExcludedCount() int32 {
+	if x != nil && x.ExcludedCount != nil {
+		return *x.ExcludedCount
+	}
+	return 0
+}
+
+func (x *PlanReleaseResponse) GetUnserved() []*ReleaseKind {
+	if x != nil {
+		return x.Unserved
+	}
+	return nil
+}
+
+func (x *PlanReleaseResponse) GetRemovals() []*ReleaseLeftover {
+	if x != nil {
+		return x.Removals
+	}
+	return nil
+}
+
+func (x *PlanReleaseResponse) GetRemovalCount() int32 {
+	if x != nil && x.RemovalCount != nil {
+		return *x.RemovalCount
+	}
+	return 0
+}
+
+func (x *PlanReleaseResponse) GetContentsUnknown() string {
+	if x != nil {
+		return x.ContentsUnknown
+	}
+	return ""
+}
+
 // One change.
 type WatchReleasesResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1032,7 +1306,7 @@ type WatchReleasesResponse_Event struct {
 
 func (x *WatchReleasesResponse_Event) Reset() {
 	*x = WatchReleasesResponse_Event{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1318,7 @@ func (x *WatchReleasesResponse_Event) String() string {
 func (*WatchReleasesResponse_Event) ProtoMessage() {}
 
 func (x *WatchReleasesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1369,7 @@ type VerifyReleaseResponse_Proof struct {
 
 func (x *VerifyReleaseResponse_Proof) Reset() {
 	*x = VerifyReleaseResponse_Proof{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1381,7 @@ func (x *VerifyReleaseResponse_Proof) String() string {
 func (*VerifyReleaseResponse_Proof) ProtoMessage() {}
 
 func (x *VerifyReleaseResponse_Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,6 +1439,61 @@ func (x *VerifyReleaseResponse_Proof) GetExpirationTime() *timestamppb.Timestamp
 	return nil
 }
 
+// A file of a release.
+type PlanReleaseRequest_File struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the file.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its content, YAML or JSON.
+	Content       []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReleaseRequest_File) Reset() {
+	*x = PlanReleaseRequest_File{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReleaseRequest_File) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReleaseRequest_File) ProtoMessage() {}
+
+func (x *PlanReleaseRequest_File) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReleaseRequest_File.ProtoReflect.Descriptor instead.
+func (*PlanReleaseRequest_File) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{13, 0}
+}
+
+func (x *PlanReleaseRequest_File) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanReleaseRequest_File) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
 // Manifests that are applied in sequence.
 type PlanReleaseResponse_Chain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1178,7 +1507,7 @@ type PlanReleaseResponse_Chain struct {
 
 func (x *PlanReleaseResponse_Chain) Reset() {
 	*x = PlanReleaseResponse_Chain{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1519,7 @@ func (x *PlanReleaseResponse_Chain) String() string {
 func (*PlanReleaseResponse_Chain) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1532,7 @@ func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Chain.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Chain) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14, 0}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15, 0}
 }
 
 func (x *PlanReleaseResponse_Chain) GetComponent() string {
@@ -1235,7 +1564,7 @@ type PlanReleaseResponse_Step struct {
 
 func (x *PlanReleaseResponse_Step) Reset() {
 	*x = PlanReleaseResponse_Step{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1576,7 @@ func (x *PlanReleaseResponse_Step) String() string {
 func (*PlanReleaseResponse_Step) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1589,7 @@ func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Step.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Step) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14, 1}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15, 1}
 }
 
 func (x *PlanReleaseResponse_Step) GetRunLevel() string {
@@ -1288,7 +1617,7 @@ var File_windlass_update_v1_release_service_proto protoreflect.FileDescriptor
 
 const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/update/v1/release_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a windlass/update/v1/release.proto\"/\n" +
+	"(windlass/update/v1/release_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a)windlass/update/v1/cluster_operator.proto\x1a(windlass/update/v1/cluster_version.proto\x1a windlass/update/v1/release.proto\"/\n" +
 	"\x11GetReleaseRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x82\x02\n" +
 	"\x13ListReleasesRequest\x12%\n" +
@@ -1358,22 +1687,60 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x12;\n" +
 	"\vsigned_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"signedTime\x12C\n" +
-	"\x0fexpiration_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexpirationTime\"\x9c\x01\n" +
+	"\x0fexpiration_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexpirationTime\"\xcf\x04\n" +
 	"\x12PlanReleaseRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x12@\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\tmanifests\x18\x02 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tmanifests\x12@\n" +
 	"\x04mode\x18\x03 \x01(\tB,\xbaH)r'R\x00R\bUpdatingR\fInitializingR\vReconcilingR\x04mode\x12\x12\n" +
-	"\x04jobs\x18\x04 \x03(\tR\x04jobs\"\xb8\x02\n" +
+	"\x04jobs\x18\x04 \x03(\tR\x04jobs\x12L\n" +
+	"\x05files\x18\x05 \x03(\v2+.windlass.update.v1.PlanReleaseRequest.FileB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x05files\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
+	"\bremovals\x18\a \x01(\bR\bremovals\x12J\n" +
+	"\tinventory\x18\b \x03(\v2!.windlass.meta.v1.ObjectReferenceB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tinventory\x12D\n" +
+	"\fcapabilities\x18\t \x01(\v2 .windlass.update.v1.CapabilitiesR\fcapabilities\x12N\n" +
+	"\toverrides\x18\n" +
+	" \x03(\v2%.windlass.update.v1.ComponentOverrideB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\toverrides\x1a@\n" +
+	"\x04File\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04name\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\xa4\x03\n" +
+	"\x0fReleaseManifest\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x129\n" +
+	"\x06object\x18\x02 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x10\n" +
+	"\x03job\x18\x04 \x01(\bR\x03job\x12\x10\n" +
+	"\x03ran\x18\x05 \x01(\bR\x03ran\x12\x1a\n" +
+	"\bdeletion\x18\x06 \x01(\bR\bdeletion\x12\x1f\n" +
+	"\vcreate_only\x18\a \x01(\bR\n" +
+	"createOnly\x12)\n" +
+	"\x10cluster_operator\x18\b \x01(\bR\x0fclusterOperator\x12>\n" +
+	"\bversions\x18\t \x03(\v2\".windlass.update.v1.OperandVersionR\bversions\x12\"\n" +
+	"\fcapabilities\x18\n" +
+	" \x03(\tR\fcapabilities\x12\x1a\n" +
+	"\bexcluded\x18\v \x01(\tR\bexcluded\x12\x1c\n" +
+	"\tunmanaged\x18\f \x01(\bR\tunmanaged\"\xf2\x05\n" +
 	"\x13PlanReleaseResponse\x12B\n" +
 	"\x05steps\x18\x01 \x03(\v2,.windlass.update.v1.PlanReleaseResponse.StepR\x05steps\x12\x1a\n" +
-	"\bunparsed\x18\x02 \x03(\tR\bunparsed\x1aC\n" +
+	"\bunparsed\x18\x02 \x03(\tR\bunparsed\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\x12A\n" +
+	"\tmanifests\x18\x04 \x03(\v2#.windlass.update.v1.ReleaseManifestR\tmanifests\x12*\n" +
+	"\x0emanifest_count\x18\x05 \x01(\x05H\x00R\rmanifestCount\x88\x01\x01\x12*\n" +
+	"\x0eexcluded_count\x18\x06 \x01(\x05H\x01R\rexcludedCount\x88\x01\x01\x12;\n" +
+	"\bunserved\x18\a \x03(\v2\x1f.windlass.update.v1.ReleaseKindR\bunserved\x12?\n" +
+	"\bremovals\x18\b \x03(\v2#.windlass.update.v1.ReleaseLeftoverR\bremovals\x12(\n" +
+	"\rremoval_count\x18\t \x01(\x05H\x02R\fremovalCount\x88\x01\x01\x12)\n" +
+	"\x10contents_unknown\x18\n" +
+	" \x01(\tR\x0fcontentsUnknown\x1aC\n" +
 	"\x05Chain\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12\x1c\n" +
 	"\tmanifests\x18\x02 \x03(\tR\tmanifests\x1a|\n" +
 	"\x04Step\x12\x1b\n" +
 	"\trun_level\x18\x01 \x01(\tR\brunLevel\x12E\n" +
 	"\x06chains\x18\x02 \x03(\v2-.windlass.update.v1.PlanReleaseResponse.ChainR\x06chains\x12\x10\n" +
-	"\x03job\x18\x03 \x01(\bR\x03job2\x9b\x0e\n" +
+	"\x03job\x18\x03 \x01(\bR\x03jobB\x11\n" +
+	"\x0f_manifest_countB\x11\n" +
+	"\x0f_excluded_countB\x10\n" +
+	"\x0e_removal_count2\x9b\x0e\n" +
 	"\x0eReleaseService\x12\x8e\x01\n" +
 	"\n" +
 	"GetRelease\x12%.windlass.update.v1.GetReleaseRequest\x1a\x1b.windlass.update.v1.Release\"<\xaa\xbb\x18\x1d\n" +
@@ -1412,7 +1779,7 @@ func file_windlass_update_v1_release_service_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_release_service_proto_rawDescData
 }
 
-var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_windlass_update_v1_release_service_proto_goTypes = []any{
 	(*GetReleaseRequest)(nil),           // 0: windlass.update.v1.GetReleaseRequest
 	(*ListReleasesRequest)(nil),         // 1: windlass.update.v1.ListReleasesRequest
@@ -1428,62 +1795,79 @@ var file_windlass_update_v1_release_service_proto_goTypes = []any{
 	(*VerifyReleaseRequest)(nil),        // 11: windlass.update.v1.VerifyReleaseRequest
 	(*VerifyReleaseResponse)(nil),       // 12: windlass.update.v1.VerifyReleaseResponse
 	(*PlanReleaseRequest)(nil),          // 13: windlass.update.v1.PlanReleaseRequest
-	(*PlanReleaseResponse)(nil),         // 14: windlass.update.v1.PlanReleaseResponse
-	(*WatchReleasesResponse_Event)(nil), // 15: windlass.update.v1.WatchReleasesResponse.Event
-	(*VerifyReleaseResponse_Proof)(nil), // 16: windlass.update.v1.VerifyReleaseResponse.Proof
-	(*PlanReleaseResponse_Chain)(nil),   // 17: windlass.update.v1.PlanReleaseResponse.Chain
-	(*PlanReleaseResponse_Step)(nil),    // 18: windlass.update.v1.PlanReleaseResponse.Step
-	(*fieldmaskpb.FieldMask)(nil),       // 19: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                 // 20: windlass.meta.v1.ListMeta
-	(*Release)(nil),                     // 21: windlass.update.v1.Release
-	(*httpbody.HttpBody)(nil),           // 22: google.api.HttpBody
-	(*v1.Preconditions)(nil),            // 23: windlass.meta.v1.Preconditions
-	(*timestamppb.Timestamp)(nil),       // 24: google.protobuf.Timestamp
+	(*ReleaseManifest)(nil),             // 14: windlass.update.v1.ReleaseManifest
+	(*PlanReleaseResponse)(nil),         // 15: windlass.update.v1.PlanReleaseResponse
+	(*WatchReleasesResponse_Event)(nil), // 16: windlass.update.v1.WatchReleasesResponse.Event
+	(*VerifyReleaseResponse_Proof)(nil), // 17: windlass.update.v1.VerifyReleaseResponse.Proof
+	(*PlanReleaseRequest_File)(nil),     // 18: windlass.update.v1.PlanReleaseRequest.File
+	(*PlanReleaseResponse_Chain)(nil),   // 19: windlass.update.v1.PlanReleaseResponse.Chain
+	(*PlanReleaseResponse_Step)(nil),    // 20: windlass.update.v1.PlanReleaseResponse.Step
+	(*fieldmaskpb.FieldMask)(nil),       // 21: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                 // 22: windlass.meta.v1.ListMeta
+	(*Release)(nil),                     // 23: windlass.update.v1.Release
+	(*httpbody.HttpBody)(nil),           // 24: google.api.HttpBody
+	(*v1.Preconditions)(nil),            // 25: windlass.meta.v1.Preconditions
+	(*v1.ObjectReference)(nil),          // 26: windlass.meta.v1.ObjectReference
+	(*Capabilities)(nil),                // 27: windlass.update.v1.Capabilities
+	(*ComponentOverride)(nil),           // 28: windlass.update.v1.ComponentOverride
+	(*OperandVersion)(nil),              // 29: windlass.update.v1.OperandVersion
+	(*ReleaseKind)(nil),                 // 30: windlass.update.v1.ReleaseKind
+	(*ReleaseLeftover)(nil),             // 31: windlass.update.v1.ReleaseLeftover
+	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
 }
 var file_windlass_update_v1_release_service_proto_depIdxs = []int32{
-	19, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	20, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
-	21, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
-	21, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	21, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	22, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
-	21, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
-	21, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
-	23, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	15, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
-	16, // 10: windlass.update.v1.VerifyReleaseResponse.proofs:type_name -> windlass.update.v1.VerifyReleaseResponse.Proof
-	18, // 11: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
-	21, // 12: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
-	24, // 13: windlass.update.v1.VerifyReleaseResponse.Proof.signed_time:type_name -> google.protobuf.Timestamp
-	24, // 14: windlass.update.v1.VerifyReleaseResponse.Proof.expiration_time:type_name -> google.protobuf.Timestamp
-	17, // 15: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
-	0,  // 16: windlass.update.v1.ReleaseService.GetRelease:input_type -> windlass.update.v1.GetReleaseRequest
-	1,  // 17: windlass.update.v1.ReleaseService.ListReleases:input_type -> windlass.update.v1.ListReleasesRequest
-	3,  // 18: windlass.update.v1.ReleaseService.CreateRelease:input_type -> windlass.update.v1.CreateReleaseRequest
-	4,  // 19: windlass.update.v1.ReleaseService.UpdateRelease:input_type -> windlass.update.v1.UpdateReleaseRequest
-	5,  // 20: windlass.update.v1.ReleaseService.PatchRelease:input_type -> windlass.update.v1.PatchReleaseRequest
-	6,  // 21: windlass.update.v1.ReleaseService.ApplyRelease:input_type -> windlass.update.v1.ApplyReleaseRequest
-	7,  // 22: windlass.update.v1.ReleaseService.UpdateReleaseStatus:input_type -> windlass.update.v1.UpdateReleaseStatusRequest
-	8,  // 23: windlass.update.v1.ReleaseService.DeleteRelease:input_type -> windlass.update.v1.DeleteReleaseRequest
-	9,  // 24: windlass.update.v1.ReleaseService.WatchReleases:input_type -> windlass.update.v1.WatchReleasesRequest
-	13, // 25: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
-	11, // 26: windlass.update.v1.ReleaseService.VerifyRelease:input_type -> windlass.update.v1.VerifyReleaseRequest
-	21, // 27: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
-	2,  // 28: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
-	21, // 29: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
-	21, // 30: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
-	21, // 31: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
-	21, // 32: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
-	21, // 33: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
-	21, // 34: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
-	10, // 35: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
-	14, // 36: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
-	12, // 37: windlass.update.v1.ReleaseService.VerifyRelease:output_type -> windlass.update.v1.VerifyReleaseResponse
-	27, // [27:38] is the sub-list for method output_type
-	16, // [16:27] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	21, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	22, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
+	23, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
+	23, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	23, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	24, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
+	23, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
+	23, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
+	25, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	16, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
+	17, // 10: windlass.update.v1.VerifyReleaseResponse.proofs:type_name -> windlass.update.v1.VerifyReleaseResponse.Proof
+	18, // 11: windlass.update.v1.PlanReleaseRequest.files:type_name -> windlass.update.v1.PlanReleaseRequest.File
+	26, // 12: windlass.update.v1.PlanReleaseRequest.inventory:type_name -> windlass.meta.v1.ObjectReference
+	27, // 13: windlass.update.v1.PlanReleaseRequest.capabilities:type_name -> windlass.update.v1.Capabilities
+	28, // 14: windlass.update.v1.PlanReleaseRequest.overrides:type_name -> windlass.update.v1.ComponentOverride
+	26, // 15: windlass.update.v1.ReleaseManifest.object:type_name -> windlass.meta.v1.ObjectReference
+	29, // 16: windlass.update.v1.ReleaseManifest.versions:type_name -> windlass.update.v1.OperandVersion
+	20, // 17: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
+	14, // 18: windlass.update.v1.PlanReleaseResponse.manifests:type_name -> windlass.update.v1.ReleaseManifest
+	30, // 19: windlass.update.v1.PlanReleaseResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
+	31, // 20: windlass.update.v1.PlanReleaseResponse.removals:type_name -> windlass.update.v1.ReleaseLeftover
+	23, // 21: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
+	32, // 22: windlass.update.v1.VerifyReleaseResponse.Proof.signed_time:type_name -> google.protobuf.Timestamp
+	32, // 23: windlass.update.v1.VerifyReleaseResponse.Proof.expiration_time:type_name -> google.protobuf.Timestamp
+	19, // 24: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
+	0,  // 25: windlass.update.v1.ReleaseService.GetRelease:input_type -> windlass.update.v1.GetReleaseRequest
+	1,  // 26: windlass.update.v1.ReleaseService.ListReleases:input_type -> windlass.update.v1.ListReleasesRequest
+	3,  // 27: windlass.update.v1.ReleaseService.CreateRelease:input_type -> windlass.update.v1.CreateReleaseRequest
+	4,  // 28: windlass.update.v1.ReleaseService.UpdateRelease:input_type -> windlass.update.v1.UpdateReleaseRequest
+	5,  // 29: windlass.update.v1.ReleaseService.PatchRelease:input_type -> windlass.update.v1.PatchReleaseRequest
+	6,  // 30: windlass.update.v1.ReleaseService.ApplyRelease:input_type -> windlass.update.v1.ApplyReleaseRequest
+	7,  // 31: windlass.update.v1.ReleaseService.UpdateReleaseStatus:input_type -> windlass.update.v1.UpdateReleaseStatusRequest
+	8,  // 32: windlass.update.v1.ReleaseService.DeleteRelease:input_type -> windlass.update.v1.DeleteReleaseRequest
+	9,  // 33: windlass.update.v1.ReleaseService.WatchReleases:input_type -> windlass.update.v1.WatchReleasesRequest
+	13, // 34: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
+	11, // 35: windlass.update.v1.ReleaseService.VerifyRelease:input_type -> windlass.update.v1.VerifyReleaseRequest
+	23, // 36: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
+	2,  // 37: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
+	23, // 38: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
+	23, // 39: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
+	23, // 40: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
+	23, // 41: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
+	23, // 42: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
+	23, // 43: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
+	10, // 44: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
+	15, // 45: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
+	12, // 46: windlass.update.v1.ReleaseService.VerifyRelease:output_type -> windlass.update.v1.VerifyReleaseResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_release_service_proto_init() }
@@ -1491,14 +1875,17 @@ func file_windlass_update_v1_release_service_proto_init() {
 	if File_windlass_update_v1_release_service_proto != nil {
 		return
 	}
+	file_windlass_update_v1_cluster_operator_proto_init()
+	file_windlass_update_v1_cluster_version_proto_init()
 	file_windlass_update_v1_release_proto_init()
+	file_windlass_update_v1_release_service_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_release_service_proto_rawDesc), len(file_windlass_update_v1_release_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,418 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/kit/object"
+)
+
+// States of a manifest in a pass, and of a step.
+const (
+	StateDone     = "Done"
+	StateSkipped  = "Skipped" // of manifests alone: nothing is done with it
+	StateRunning  = "Running"
+	StateWaiting  = "Waiting"
+	StateFailed   = "Failed"
+	StateNotBegun = "NotBegun"
+)
+
+type (
+	// PassStep is a step of a pass as Plan RPCs show it.
+	PassStep = updatev1.PlanClusterVersionRunResponse_Step
+	// PassManifest is a manifest of it.
+	PassManifest = updatev1.PlanClusterVersionRunResponse_Manifest
+)
+
+// Steps returns how far the pass has come with each manifest, in the order of their application.
+func (p *Pass) Steps() []*PassStep {
+	var out []*PassStep
+	for i, s := range p.steps {
+		to := &PassStep{RunLevel: s.level, Job: s.job}
+		states := map[string]bool{}
+		for _, c := range s.chains {
+			chain := &updatev1.PlanClusterVersionRunResponse_Chain{Component: c.component}
+			for j, e := range c.all {
+				if e.announces {
+					continue
+				}
+				m := p.shows(e, c, j)
+				states[m.GetState()] = true
+				chain.Manifests = append(chain.Manifests, m)
+			}
+			to.Chains = append(to.Chains, chain)
+		}
+		to.State = p.stepState(i, states)
+		out = append(out, to)
+	}
+	return out
+}
+
+// stepState returns the state of a step whose manifests are in some states.
+func (p *Pass) stepState(i int, of map[string]bool) string {
+	switch {
+	case i < p.at && of[StateFailed]: // a pass over what has drifted goes on after failures
+		return StateFailed
+	case i < p.at:
+		return StateDone
+	case i > p.at && of[StateFailed]: // in the pass before
+		return StateFailed
+	case i > p.at:
+		return StateNotBegun
+	}
+	for _, state := range []string{StateRunning, StateWaiting, StateFailed} {
+		if of[state] {
+			return state
+		}
+	}
+	if of[StateDone] || of[StateSkipped] { // a pause holds back the rest
+		return StateWaiting
+	}
+	return StateNotBegun
+}
+
+// shows returns how far the pass has come with the manifest at a place of a chain.
+func (p *Pass) shows(e *task, c *chainRun, place int) *PassManifest {
+	m := &PassManifest{File: e.File, Object: e.Object, State: StateNotBegun}
+	failure, failed := p.track.failures[e.ID]
+	gate, gated := p.gates[e.ID]
+	over := place < len(c.all)-len(c.tasks)
+	underWay := c.begun && !over && c.tasks[0].ID == e.ID && c.tasks[0].state != fresh && !(c.failed && failed)
+	switch {
+	case over && !failed && e.skipped(p.start.Mode):
+		m.State = StateSkipped
+	case over && !failed:
+		m.State = StateDone
+	case underWay && gated && gate.Blocks():
+		m.State = StateWaiting
+	case underWay:
+		m.State = StateRunning
+	case failed:
+		m.State = StateFailed
+	}
+	if gated {
+		m.Wait, m.Reason, m.Message = proto.CloneOf(gate.Wait), gate.Reason, gate.Message
+		m.Resolution = resolution(e.Manifest, gate)
+	} else if failed {
+		m.Reason, m.Message = failure.Reason, failure.Message
+		m.Resolution = "The manifest is applied again in the next pass; `windlass adm upgrade --abort` goes back to the " +
+			"release before."
+		if p.start.Mode != Updating {
+			m.Resolution = "The manifest is applied again in the next pass."
+		}
+	}
+	return m
+}
+
+// resolution says what ends the wait for a manifest, in one sentence.
+func resolution(m *Manifest, g Gate) string {
+	o := m.Object
+	show := strings.ToLower(o.GetKind()) + " " + o.GetName()
+	if o.GetNamespace() != "" {
+		show += " -n " + o.GetNamespace()
+	}
+	switch {
+	case g.Reason == operatorNoVersions:
+		return "A release whose manifest declares the versions of the operator: build it again, and update to that one."
+	case strings.HasPrefix(g.Reason, "ControlPlane"):
+		return "The pool master reaches its configuration: `windlass plan machineconfigpool master` shows what its nodes " +
+			"wait for."
+	case strings.HasPrefix(g.Reason, "ClusterOperator"):
+		return fmt.Sprintf("The operator itself reports it: `windlass describe clusteroperator %s` shows what it says.",
+			m.Operator)
+	case m.Job && g.Effect == Fail:
+		return fmt.Sprintf("Once the Job is deleted it runs again: `windlass delete %s`.", show)
+	case m.Job && g.Reason != applyFailed:
+		return fmt.Sprintf("The Job completes: `windlass describe %s` shows how far it is.", show)
+	case g.Reason == applyFailed:
+		return fmt.Sprintf("It is tried again by itself: `windlass describe %s` shows the object.", show)
+	}
+	return fmt.Sprintf("Its pods become ready: `windlass describe %s` shows what they lack.", show)
+}
+
+// Current returns the position of the step under way, from 1; 0 if the pass has ended well.
+func (p *Pass) Current() int {
+	if p.at >= len(p.steps) {
+		return 0
+	}
+	return p.at + 1
+}
+
+// Coming returns the objects of the manifests that begin when what is under way is done: the next one of each chain of
+// the present step, or those that begin the step after it. After a failure no later step begins in this pass.
+func (p *Pass) Coming() []*metav1.ObjectReference {
+	for i := p.at; i < len(p.steps); i++ {
+		var out []*metav1.ObjectReference
+		failed := slices.ContainsFunc(p.steps[i].chains, func(c *chainRun) bool { return c.failed })
+		for _, c := range p.steps[i].chains {
+			rest := c.tasks
+			if len(rest) > 0 && rest[0].state != fresh { // under way
+				id := rest[0].ID
+				rest = slices.DeleteFunc(slices.Clone(rest), func(e *task) bool { return e.ID == id })
+			}
+			if c.failed {
+				continue
+			}
+			for _, e := range rest {
+				if !e.announces && !e.skipped(p.start.Mode) {
+					out = append(out, e.Object)
+					break
+				}
+			}
+		}
+		if len(out) > 0 || failed {
+			return out
+		}
+	}
+	return nil
+}
+
+// Describe puts how far the pass has come into a response.
+func (p *Pass) Describe(out *updatev1.PlanClusterVersionRunResponse) {
+	progress := p.Progress()
+	out.Version, out.Mode, out.Paused = p.start.Version, string(p.start.Mode), p.start.Paused
+	out.Done, out.Total = proto.Int32(progress.GetDone()), proto.Int32(progress.GetTotal())
+	out.CurrentStep, out.Completed = proto.Int32(int32(p.Current())), p.completed
+	out.Steps, out.Next = p.Steps(), p.Coming()
+}
+
+// Foresee returns a pass that begins at now and finds that every service takes every manifest at once, as far as it
+// comes: to where something is waited for. That is what a status waits for already, and what its operators are not.
+func Foresee(v PassView, waits []*updatev1.UpdateWait, operator func(name string) *updatev1.ClusterOperator,
+	paused *Pause, now time.Time,
+) *Pass {
+	if v.Sightings == nil {
+		v.Sightings = Sightings{}
+	}
+	v.Sightings.Resume(waits)
+	waited := map[string]*updatev1.UpdateWait{}
+	for _, w := range waits {
+		waited[sighting(w.GetManifest(), w.GetObject())] = w
+	}
+	p := NewPass(v)
+	for moved := true; moved; {
+		next := p.Next(now, operator, paused)
+		moved = false
+		for _, a := range next.Do {
+			if a.Verb == Publish {
+				p.Published(true, now)
+				continue
+			}
+			moved = true
+			m := a.Manifest
+			w := waited[sighting(m.File, m.Object)]
+			if m.Operator != "" && strings.HasPrefix(w.GetFact(), operatorFact(m.Operator)) {
+				w = nil // what the operator reports decides
+			}
+			switch {
+			case a.Verb != Follow:
+				p.Applied(m.ID, Outcome{RollsOut: w != nil}, now)
+			case w == nil:
+				p.Rolled(m.ID, Rollout{Ready: true}, now)
+			default:
+				p.gate(m, Gate{
+					Effect: Wait, Operator: m.Title(), Reason: waitReasonOf(m, w), Message: w.GetObserved(), Wait: w,
+				})
+			}
+		}
+		if next.Over {
+			break
+		}
+	}
+	return p
+}
+
+// waitReasonOf returns the reason of the gate of a manifest, of which only the wait is known.
+func waitReasonOf(m *Manifest, w *updatev1.UpdateWait) string {
+	switch {
+	case m.Operator == NodeOperator:
+		return "ControlPlaneNotUpdated"
+	case strings.HasPrefix(w.GetFact(), m.Title()+" must "):
+		return applyFailed
+	}
+	return "WorkloadNotAvailable"
+}
+
+// operatorFact is how the fact of a wait for an operator begins.
+func operatorFact(operator string) string { return fmt.Sprintf("ClusterOperator %s must report ", operator) }
+
+// Requested returns the update that a cluster version requests and that has not begun, with what holds it back at now;
+// nil if there is none.
+func Requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
+	target := Desired(cv)
+	if invalid := Find(cv.GetStatus().GetConditions(), Invalid); target == nil && invalid.GetStatus() == True {
+		return &metav1.HeldBack{
+			Action: "Update", Object: object.Reference(cv), Reason: invalid.GetMessage(),
+			Unblock: "a valid spec of the ClusterVersion", SinceTime: invalid.GetLastTransitionTime(),
+		}
+	}
+	if target == nil || SameImage(target.GetImage(), cv.GetStatus().GetDesired().GetImage()) {
+		return nil
+	}
+	out := &metav1.HeldBack{Action: "Update", Object: object.Reference(cv)}
+	name := target.GetVersion()
+	if name == "" {
+		name = target.GetImage()
+	}
+	accepted := Find(cv.GetStatus().GetConditions(), ReleaseAccepted)
+	switch p := Paused(cv, now); {
+	case p != nil:
+		out.Reason = fmt.Sprintf("the update to %s waits: updates are %s", name, PauseText(p))
+		out.Unblock, out.SinceTime = "windlass adm upgrade resume", p.GetSince()
+	case accepted.GetStatus() == False:
+		out.Reason = fmt.Sprintf("the update to %s is refused: %s", name, accepted.GetMessage())
+		out.Unblock = "`windlass adm upgrade --to VERSION --dry-run` shows all checks; `windlass adm upgrade --clear` takes " +
+			"the request back"
+		out.SinceTime = accepted.GetLastTransitionTime()
+	case accepted.GetStatus() == Unknown:
+		out.Reason, out.SinceTime = accepted.GetMessage(), accepted.GetLastTransitionTime()
+	default:
+		out.Reason = fmt.Sprintf("the update to %s has not been considered yet", name)
+	}
+	return out
+}
+
+// RunWithout is how a run is described of which no pass is known: by what the status says alone.
+func RunWithout(cv *updatev1.ClusterVersion, mode Mode, now time.Time) *updatev1.PlanClusterVersionRunResponse {
+	st := cv.GetStatus()
+	out := &updatev1.PlanClusterVersionRunResponse{
+		Version: st.GetDesired().GetVersion(), Image: st.GetDesired().GetImage(), Mode: string(mode),
+		Done: proto.Int32(st.GetProgress().GetDone()), Total: proto.Int32(st.GetProgress().GetTotal()),
+		CurrentStep: proto.Int32(0),
+	}
+	for _, kind := range []string{Available, Progressing, Failing} {
+		if c := Find(st.GetConditions(), kind); c != nil {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	if p := Paused(cv, now); p != nil && mode == Updating {
+		out.Paused = PauseText(p)
+	}
+	if held := Requested(cv, now); held != nil {
+		out.HeldBack = append(out.HeldBack, held)
+	}
+	return out
+}
+
+// NextPass says when the pass after one that has ended begins; nil if that is not known.
+func NextPass(at time.Time) *timestamppb.Timestamp {
+	if at.IsZero() {
+		return nil
+	}
+	return timestamppb.New(at)
+}
+
+// GivenMode returns what a pass over a given cluster version is for: the first release is installed, as long as it is
+// the only one.
+func GivenMode(st *updatev1.ClusterVersionStatus) Mode {
+	m := ModeOf(st, st.GetDesired().GetImage())
+	if m == Initializing && len(st.GetHistory()) > 1 {
+		return Updating
+	}
+	return m
+}
+
+// GivenPass returns what a pass over the objects of a request begins with.
+func GivenPass(r *updatev1.PlanClusterVersionRunRequest, mode Mode) PassView {
+	cv := r.GetClusterVersion()
+	v := PassView{
+		Version: cv.GetStatus().GetDesired().GetVersion(), Mode: mode, Manifests: map[string][]*Manifest{},
+		Sightings: Sightings{},
+	}
+	for _, m := range r.GetManifests() {
+		if m.GetExcluded() != "" {
+			continue
+		}
+		file := m.GetFile()
+		if v.Manifests[file] == nil {
+			v.Files = append(v.Files, file)
+		}
+		v.Manifests[file] = append(v.Manifests[file], given(m, len(v.Manifests[file]), cv.GetSpec().GetOverrides()))
+	}
+	if mode != Updating {
+		return v
+	}
+	for _, o := range r.GetRemoved() {
+		v.Leftovers = append(v.Leftovers, &Manifest{ID: "leftover " + Identity(o), Object: o, Leftover: true})
+	}
+	v.Nodes = &Manifest{
+		ID: "#nodes", Operator: NodeOperator,
+		Object: &metav1.ObjectReference{ApiVersion: "config.openshift.io/v1", Kind: "ClusterOperator", Name: NodeOperator},
+		Operands: []*updatev1.OperandVersion{{Name: "operator", Version: v.Version}},
+	}
+	for _, list := range v.Manifests {
+		for _, m := range list {
+			if m.Operator == NodeOperator {
+				v.Nodes.Operands = m.Operands
+			}
+		}
+	}
+	return v
+}
+
+// given is what a plan knows of a manifest of a request, at a place in its file.
+func given(m *updatev1.ReleaseManifest, place int, overrides []*updatev1.ComponentOverride) *Manifest {
+	o := m.GetObject()
+	group, _, ok := strings.Cut(o.GetApiVersion(), "/")
+	if !ok {
+		group = ""
+	}
+	out := &Manifest{
+		ID: fmt.Sprintf("%s#%06d", m.GetFile(), place), File: m.GetFile(), Object: o, Operands: m.GetVersions(),
+		Job: m.GetJob() && !m.GetDeletion(), Ran: m.GetRan(),
+		Unmanaged: m.GetUnmanaged() || Unmanaged(overrides, group, o.GetKind(), o.GetNamespace(), o.GetName()),
+	}
+	if m.GetClusterOperator() && !m.GetDeletion() {
+		out.Operator = o.GetName()
+	}
+	return out
+}
+
+// RunFaults returns what is wrong with the objects of a request.
+func RunFaults(r *updatev1.PlanClusterVersionRunRequest) []object.Fault {
+	if r.GetClusterVersion() == nil {
+		for _, f := range []struct {
+			path  string
+			given bool
+		}{
+			{"manifests", len(r.GetManifests()) > 0},
+			{"clusterOperators", len(r.GetClusterOperators()) > 0},
+			{"removed", len(r.GetRemoved()) > 0},
+			{"now", r.GetNow() != nil},
+		} {
+			if f.given {
+				return []object.Fault{{Path: f.path, Description: "is only allowed together with clusterVersion"}}
+			}
+		}
+		return nil
+	}
+	var out []object.Fault
+	seen := map[string]int{}
+	for i, m := range r.GetManifests() {
+		path, o := fmt.Sprintf("manifests[%d]", i), m.GetObject()
+		switch id := Identity(o); {
+		case m.GetExcluded() != "":
+			continue
+		case m.GetFile() == "":
+			out = append(out, object.Fault{Path: path + ".file", Description: "must be given"})
+		case o.GetKind() == "" || o.GetName() == "":
+			out = append(out, object.Fault{Path: path + ".object", Description: "must have a kind and a name"})
+		default:
+			if first, twice := seen[id]; twice {
+				out = append(out, object.Fault{
+					Path: path + ".object", Description: fmt.Sprintf("is the object of manifests[%d], too", first),
+				})
+				continue
+			}
+			seen[id] = i
+		}
+	}
+	return out
+}

@@ -1,0 +1,33 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+)
+
+// PlanClusterVersionRun returns how far the pass over the manifests of the release is, or would come.
+func (s *Version) PlanClusterVersionRun(ctx context.Context, req *updatev1.PlanClusterVersionRunRequest) (
+	*updatev1.PlanClusterVersionRunResponse, error,
+) {
+	if faults := plan.RunFaults(req); len(faults) > 0 {
+		return nil, rpcerr.Invalid(faults...)
+	}
+	if req.GetClusterVersion() != nil {
+		now := time.Now().UTC().Truncate(time.Second)
+		if req.GetNow() != nil {
+			now = req.GetNow().AsTime()
+		}
+		return s.runs.Foresee(req, now), nil
+	}
+	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil {
+		return nil, err
+	}
+	return s.runs.Progress(cv)
+}
