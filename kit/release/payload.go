@@ -102,6 +102,20 @@ func read(files []File) (*Payload, error) {
 	return p, p.readManifests()
 }
 
+// Draft makes a payload of the manifests of a release that is not built yet; version may be empty. Files are loaded in the
+// order of their names, whatever their folder.
+func Draft(version string, files []File) (*Payload, error) {
+	p := &Payload{Metadata: Metadata{Version: version}}
+	for _, f := range files {
+		if !isManifest(f.Name) {
+			return nil, fmt.Errorf("%s: the name is none of a manifest: it must end with .yaml, .yml or .json", f.Name)
+		}
+		p.Files = append(p.Files, File{Folder: folderReleases, Name: f.Name, Content: f.Content})
+	}
+	slices.SortStableFunc(p.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	return p, p.readManifests()
+}
+
 func readMetadata(raw []byte) (Metadata, error) {
 	var m Metadata
 	if err := json.Unmarshal(raw, &m); err != nil {

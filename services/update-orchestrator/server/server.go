@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -200,6 +199,16 @@ type Release struct {
 	tables *kinds.Tables
 	verify Verify
 	slots  chan struct{} // holds one for each verification that runs
+
+	contents Contents
+	reads    chan struct{} // holds one for each plan that reads a release
+}
+
+// Contents describes the manifests of releases. It is the controller.
+type Contents interface {
+	Contents(ctx context.Context, cv *updatev1.ClusterVersion, r *updatev1.Release, removals bool) (
+		*updatev1.PlanReleaseResponse, error)
+	Draft(r *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse, []string, error)
 }
 
 // Verify is the controller's.
@@ -207,8 +216,11 @@ type Verify func(ctx context.Context, cv *updatev1.ClusterVersion, image string)
 	error)
 
 // NewRelease returns a server over the releases that were fetched.
-func NewRelease(tables *kinds.Tables, verify Verify) *Release {
-	return &Release{tables: tables, verify: verify, slots: make(chan struct{}, mostPreflights)}
+func NewRelease(tables *kinds.Tables, verify Verify, contents Contents) *Release {
+	return &Release{
+		tables: tables, verify: verify, slots: make(chan struct{}, mostPreflights), contents: contents,
+		reads: make(chan struct{}, mostPreflights),
+	}
 }
 
 // VerifyRelease says which signatures an image has that count for this cluster.
@@ -230,47 +242,3 @@ func (s *Release) VerifyRelease(ctx context.Context, req *updatev1.VerifyRelease
 	return s.verify(ctx, cv, req.GetImage())
 }
 
-// PlanRelease returns the order in which the manifests of a release are applied.
-func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse,
-	error,
-) {
-	names, jobs := req.GetManifests(), map[string]bool{}
-	switch {
-	case req.GetName() != "" && len(names) > 0:
-		return nil,
-			rpcerr.Invalid(object.Fault{Path: "manifests", Description: "cannot be given together with the name of a release"})
-	case req.GetName() != "":
-		r, err := s.tables.Releases.Get(ctx, "", req.GetName())
-		if err != nil {
-			return nil, err
-		}
-		names = r.GetStatus().GetManifests()
-		for _, j := range r.GetStatus().GetJobs() {
-			jobs[j.GetManifest()] = true
-		}
-	case len(names) == 0:
-		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "must be given, or manifests"})
-	}
-	for i, name := range req.GetJobs() {
-		if req.GetName() != "" || !slices.Contains(names, name) {
-			return nil, rpcerr.Invalid(object.Fault{
-				Path: fmt.Sprintf("jobs[%d]", i), Description: "must be one of the manifests that are given",
-			})
-		}
-		jobs[name] = true
-	}
-	mode := plan.Updating
-	if req.GetMode() != "" {
-		mode = plan.Mode(req.GetMode())
-	}
-	steps, unparsed := plan.TaskGraph(names, jobs, mode)
-	out := &updatev1.PlanReleaseResponse{Unparsed: unparsed}
-	for _, step := range steps {
-		to := &updatev1.PlanReleaseResponse_Step{RunLevel: step.RunLevel, Job: step.Job}
-		for _, c := range step.Chains {
-			to.Chains = append(to.Chains, &updatev1.PlanReleaseResponse_Chain{Component: c.Component, Manifests: c.Manifests})
-		}
-		out.Steps = append(out.Steps, to)
-	}
-	return out, nil
-}

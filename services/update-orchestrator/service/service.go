@@ -102,7 +102,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
 		server.NewVersion(tables, graphs, runtime.GOARCH, control.Preflight, control))
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
-	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify))
+	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify, control))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
 	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, nil)
 	parts := []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}

@@ -48,6 +48,8 @@ a file, which do not have to exist.`,
   windlass plan zones
   windlass plan taints worker-a
   windlass plan machineconfig worker -f config.yaml
+  windlass plan clusterversion --run
+  windlass plan release 1.1.0-1f2e3d4c5b6a --removals
   windlass plan evictions -f cluster.yaml --events events.yaml --span 10m`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
@@ -178,6 +180,14 @@ func answer(e *session.Env, f *flags, m proto.Message, text func(*planText)) err
 	p := &planText{out: e.Out}
 	text(p)
 	return p.err
+}
+
+// answerWhole is answer, and shows empty lists, zero and false of the message as such.
+func answerWhole(e *session.Env, f *flags, m proto.Message, text func(*planText)) error {
+	if f.form.Word != printer.Table {
+		return printer.Whole(e.Out, f.form, m)
+	}
+	return answer(e, f, m, text)
 }
 
 func machineNamespace(e *session.Env) string {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,11 +22,18 @@ import (
 
 func newClusterVersion(e *session.Env) *cobra.Command {
 	f := &flags{}
-	var graph string
+	var graph, release string
+	var run bool
 	req := &updatev1.EvaluateClusterVersionRequest{}
-	cmd := command(e, "clusterversion [--graph FILE] [--version VERSION]",
-		"Show which updates a graph offers for a version, and their risks", f, 0,
+	cmd := command(e, "clusterversion [--graph FILE] [--version VERSION] | clusterversion --run [-f FILE]",
+		"Show which updates a graph offers for a version, and their risks; or how far the present update is", f, 0,
 		func(ctx context.Context, c *client.Client, _ []string) error {
+			if run {
+				return planRun(ctx, e, f, c, release)
+			}
+			if release != "" {
+				return errors.New("--release is only allowed together with --run and -f")
+			}
 			if len(f.Names) > 0 {
 				return errors.New("specify the graph with --graph FILE, not -f")
 			}
@@ -54,6 +60,18 @@ func newClusterVersion(e *session.Env) *cobra.Command {
 	cmd.Flags().StringVar(&req.PathTo, "path-to", "", "version to show a path to, over several updates if necessary")
 	cmd.Flags().StringToStringVar(&req.RiskResults, "risk", nil,
 		"evaluation of a risk, as NAME=True|False|Unknown; can be repeated")
+	cmd.Flags().BoolVar(&run, "run", false,
+		"show how far the present pass over the manifests of the release is, what each waits for, and what comes next")
+	cmd.Flags().StringVar(&release, "release", "",
+		"with --run and -f: file with the manifests, as printed by windlass plan release -o json")
+	for _, other := range []string{"graph", "version", "channel", "why-not", "path-to", "risk"} {
+		cmd.MarkFlagsMutuallyExclusive("run", other)
+	}
+	cmd.Long = cmd.Short + `.
+
+With --run, a file contains a ClusterVersion, whose status says what it waits for, and its
+ClusterOperators; --release has the manifests of its release. The plan is then of these objects alone,
+as if every service accepted each manifest at once.`
 	cmd.Aliases = []string{"clusterversions"}
 	return cmd
 }
@@ -94,64 +112,6 @@ func (p *planText) path(e *session.Env, r *updatev1.EvaluateClusterVersionRespon
 	}
 	if p.err == nil {
 		p.err = table.NewIndented(e.Out, "  ").Print(rows...)
-	}
-}
-
-func newRelease(e *session.Env) *cobra.Command {
-	f := &flags{}
-	req := &updatev1.PlanReleaseRequest{}
-	var names string
-	cmd := command(e, "release (NAME | --manifests FILE)",
-		"Show the order in which the manifests of a release are applied", f, 1, func(ctx context.Context, c *client.Client,
-			args []string,
-		) error {
-			switch {
-			case len(f.Names) > 0:
-				return errors.New("specify the manifests' names with --manifests FILE, not -f")
-			case (len(args) == 1) == (names != ""):
-				return errors.New("specify a release, or the manifests' names with --manifests FILE")
-			case names != "":
-				text, err := os.ReadFile(names)
-				if err != nil {
-					return err
-				}
-				req.Manifests = strings.Fields(string(text))
-			default:
-				req.Name = args[0]
-			}
-			resp, err := updatev1.NewReleaseServiceClient(c.Conn()).PlanRelease(ctx, req)
-			if err != nil {
-				return err
-			}
-			return answer(e, f, resp, func(p *planText) { p.release(resp) })
-		})
-	cmd.Flags().StringVar(&names, "manifests", "", "file with the names of manifests, one per line")
-	cmd.Flags().StringSliceVar(&req.Jobs, "job", nil, "manifest that holds a job; can be repeated")
-	cmd.Flags().StringVar(&req.Mode, "mode", "", "Updating (the default), Initializing or Reconciling")
-	cmd.ValidArgsFunction = target.CompleteNames(e, "release")
-	cmd.Aliases = []string{"releases"}
-	return cmd
-}
-
-func (p *planText) release(r *updatev1.PlanReleaseResponse) {
-	for i, s := range r.GetSteps() {
-		if s.GetJob() {
-			p.printf("%3d. run level %s: a job, once for the release\n", i+1, table.OrNone(s.GetRunLevel()))
-		} else {
-			p.printf("%3d. run level %s: %d in parallel\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
-		}
-		for _, c := range s.GetChains() {
-			p.printf("     %s\n", table.OrNone(c.GetComponent()))
-			for _, m := range c.GetManifests() {
-				p.printf("       %s\n", m)
-			}
-		}
-	}
-	if len(r.GetUnparsed()) > 0 {
-		p.printf("\nNames without a run level and component:\n")
-		for _, n := range r.GetUnparsed() {
-			p.printf("* %s\n", n)
-		}
 	}
 }
 

@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
@@ -86,6 +88,51 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 		return err
 	}
 	return WriteJSON(w, v)
+}
+
+// Whole is Message with the lists, numbers and booleans of the message itself that are empty, zero and false, so that a
+// program need not know that they are left out elsewhere. Those of messages in it are left out, and so is what is
+// optional and absent.
+func Whole(w io.Writer, f Format, m proto.Message) error {
+	v, err := Plain(m)
+	if err != nil {
+		return err
+	}
+	if fields, ok := v.(map[string]any); ok {
+		list := m.ProtoReflect().Descriptor().Fields()
+		for i := range list.Len() {
+			name := list.Get(i).JSONName()
+			if _, there := fields[name]; !there {
+				if empty := emptyOf(list.Get(i)); empty != nil {
+					fields[name] = empty
+				}
+			}
+		}
+	}
+	if f.Word != YAML {
+		return WriteJSON(w, v)
+	}
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = terminal.Raw(w).Write(text)
+	return err
+}
+
+// emptyOf returns the JSON form of a field that is not set; nil if it has none.
+func emptyOf(f protoreflect.FieldDescriptor) any {
+	switch {
+	case f.IsList():
+		return []any{}
+	case f.IsMap() || f.HasPresence():
+		return nil
+	case f.Kind() == protoreflect.BoolKind:
+		return false
+	case f.Kind() == protoreflect.Int32Kind:
+		return 0
+	}
+	return nil
 }
 
 // listOf returns a List object in JSON form.
