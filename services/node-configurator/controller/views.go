@@ -102,7 +102,7 @@ func inputsOf(pool *configv1.MachineConfigPool, configs, present []*configv1.Mac
 
 // Pool returns what decides about a live pool, given its nodes; nil means the live ones.
 func (o *Views) Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
-	v := o.members(pool, nodes)
+	v := o.members(pool, nil, nodes)
 	name := pool.GetMetadata().GetName()
 	o.mu.Lock()
 	v.Settled = o.changed.Add(o.settle)
@@ -123,10 +123,11 @@ func (o *Views) Gone(pool string) plan.View {
 	return plan.View{Now: o.now().UTC(), Unused: o.tables.Unused(pool)}
 }
 
-// Given returns what decides about a pool that a request gives, with its nodes; nil means the live ones. Without a
-// configuration it gets the one that the live machine configurations make.
-func (o *Views) Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
-	v := o.members(pool, nodes)
+// Given returns what decides about a pool that a request gives, with the other pools and the nodes; nil means the live
+// ones. Without a configuration it gets the one that the live machine configurations make.
+func (o *Views) Given(pool *configv1.MachineConfigPool, others []*configv1.MachineConfigPool, nodes []*nodev1.Node,
+) plan.View {
+	v := o.members(pool, others, nodes)
 	if pool.GetSpec().GetConfiguration().GetName() == "" {
 		v.Rendered, v.Failure = rendered(plan.TargetOf(pool, o.tables.Configs.All(), o.present(pool, v.Members.Nodes)))
 	}
@@ -135,7 +136,7 @@ func (o *Views) Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) pl
 
 // Present returns the configurations that the live nodes of a pool have.
 func (o *Views) Present(pool *configv1.MachineConfigPool) []*configv1.MachineConfig {
-	return o.present(pool, o.members(pool, nil).Members.Nodes)
+	return o.present(pool, o.members(pool, nil, nil).Members.Nodes)
 }
 
 // present returns the configurations that nodes of a pool have, as far as they are known.
@@ -149,9 +150,13 @@ func (o *Views) present(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) 
 	return out
 }
 
-func (o *Views) members(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
+func (o *Views) members(pool *configv1.MachineConfigPool, others []*configv1.MachineConfigPool, nodes []*nodev1.Node,
+) plan.View {
 	pools := []*configv1.MachineConfigPool{pool}
-	for p := range o.tables.Pools.Objects() {
+	if others == nil {
+		others = o.tables.Pools.All()
+	}
+	for _, p := range others {
 		if p.GetMetadata().GetName() != pool.GetMetadata().GetName() && p.GetMetadata().GetDeletionTimestamp() == nil {
 			pools = append(pools, p)
 		}

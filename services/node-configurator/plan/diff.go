@@ -6,6 +6,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
@@ -35,10 +36,22 @@ type Change struct {
 	Action   Impact
 	Services []*configv1.ServiceAction // what is done to services for it, in order
 	Why      string                    // why Action is more than its policy says; empty if it is not
+
+	Added, Removed []string // entries of an item that is a list, in order
 }
 
 // String returns the change in one line.
 func (c Change) String() string {
+	var entries []string
+	if len(c.Added) > 0 {
+		entries = append(entries, "added "+quoted(c.Added))
+	}
+	if len(c.Removed) > 0 {
+		entries = append(entries, "removed "+quoted(c.Removed))
+	}
+	if len(entries) > 0 {
+		return c.Item + " " + c.How + ": " + strings.Join(entries, "; ")
+	}
 	if c.Why != "" {
 		return c.Item + " " + c.How + ": " + c.Why
 	}
@@ -58,13 +71,23 @@ func Diff(before, after *configv1.MachineConfig, policy *configv1.NodeDisruption
 	}{
 		{"osImageURL", a.GetOsImageUrl() != b.GetOsImageUrl()},
 		{"baseOSExtensionsContainerImage", a.GetBaseOsExtensionsContainerImage() != b.GetBaseOsExtensionsContainerImage()},
-		{"kernelArguments", !slices.Equal(a.GetKernelArguments(), b.GetKernelArguments())},
-		{"extensions", !slices.Equal(a.GetExtensions(), b.GetExtensions())},
+		{kernelArguments, !slices.Equal(a.GetKernelArguments(), b.GetKernelArguments())},
+		{extensions, !slices.Equal(a.GetExtensions(), b.GetExtensions())},
 		{"fips", a.GetFips() != b.GetFips()},
 		{"kernelType", kernel(a) != kernel(b)},
 	} {
 		if s.differ {
-			out = append(out, Change{Item: s.item, How: "changed", Action: Reboot})
+			c := Change{Item: s.item, How: "changed", Action: Reboot}
+			switch s.item {
+			case kernelArguments:
+				c.Added, c.Removed = entries(a.GetKernelArguments(), b.GetKernelArguments())
+			case extensions:
+				c.Added, c.Removed = entries(a.GetExtensions(), b.GetExtensions())
+			}
+			if lists := s.item == kernelArguments || s.item == extensions; lists && len(c.Added)+len(c.Removed) == 0 {
+				c.How = "reordered"
+			}
+			out = append(out, c)
 		}
 	}
 	was, _ := parse(a.GetConfig(), "")
@@ -72,6 +95,43 @@ func Diff(before, after *configv1.MachineConfig, policy *configv1.NodeDisruption
 	out = append(out, compare("file", byPath(was), byPath(is), j.file)...)
 	out = append(out, compare("unit", units(was), units(is), j.unit)...)
 	return append(out, compare("user", users(was), users(is), j.user)...)
+}
+
+// Items that are lists. An entry may come several times.
+const (
+	kernelArguments = "kernelArguments"
+	extensions      = "extensions"
+)
+
+// entries returns which entries of a list come new into another one, and which go, each as often as it does.
+func entries(was, is []string) (added, removed []string) {
+	count := map[string]int{}
+	for _, e := range was {
+		count[e]++
+	}
+	for _, e := range is {
+		if count[e]--; count[e] < 0 {
+			added = append(added, e)
+		}
+	}
+	clear(count)
+	for _, e := range is {
+		count[e]++
+	}
+	for _, e := range was {
+		if count[e]--; count[e] < 0 {
+			removed = append(removed, e)
+		}
+	}
+	return added, removed
+}
+
+func quoted(list []string) string {
+	var out []string
+	for _, s := range list {
+		out = append(out, fmt.Sprintf("%q", s))
+	}
+	return strings.Join(out, ", ")
 }
 
 func kernel(s *configv1.MachineConfigSpec) string {

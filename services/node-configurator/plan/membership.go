@@ -93,8 +93,12 @@ func PoolOf(node *nodev1.Node, pools []*configv1.MachineConfigPool) *configv1.Ma
 type Members struct {
 	Nodes    []*nodev1.Node // by name
 	Disputed []string       // one line for each node that the pool and another custom one select
+	Others   []*OtherNode   // that the pool selects and that do not belong to it, by name
 	Wait     string         // why no node that serves may begin, whatever the others of the pool do; empty for nothing
 }
+
+// OtherNode is a node that a pool selects and that does not belong to it.
+type OtherNode = configv1.PlanMachineConfigPoolResponse_OtherNode
 
 // MembersOf returns the nodes of a pool among all.
 func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1.Node) Members {
@@ -108,6 +112,11 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 	c := newChooser(pools)
 	for _, n := range nodes {
 		name, disputed := c.poolOf(n)
+		if name != pool && c.selects(pool, n) {
+			m.Others = append(m.Others, &OtherNode{
+				Node: n.GetMetadata().GetName(), Pool: name, Reason: whyElsewhere(n, name, disputed),
+			})
+		}
 		switch {
 		case slices.Contains(disputed, pool):
 			m.Disputed = append(m.Disputed, fmt.Sprintf("Node %s is in no pool: the pools %s select it",
@@ -123,10 +132,66 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 			m.Wait = fmt.Sprintf("the master %s is to change first", n.GetMetadata().GetName())
 		}
 	}
+	slices.SortFunc(m.Others, func(a, b *OtherNode) int { return strings.Compare(a.GetNode(), b.GetNode()) })
 	slices.SortFunc(m.Nodes, func(a, b *nodev1.Node) int {
 		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
 	})
 	return m
+}
+
+// selects reports whether the node selector of a pool matches a node.
+func (c chooser) selects(pool string, node *nodev1.Node) bool {
+	for i, p := range c.pools {
+		if p.GetMetadata().GetName() == pool {
+			return c.sels[i].Matches(labels.Set(node.GetMetadata().GetLabels()))
+		}
+	}
+	return false
+}
+
+// whyElsewhere says why a node does not belong to a pool that selects it, but to another one, or to none.
+func whyElsewhere(node *nodev1.Node, pool string, disputed []string) string {
+	role := node.GetMetadata().GetAnnotations()[nodeid.MachineRole]
+	switch {
+	case node.GetMetadata().GetLabels()[osLabel] == "windows":
+		return "nodes with windows belong to no pool"
+	case len(disputed) > 0:
+		return "the pools " + strings.Join(disputed, " and ") + " select it, and a node belongs to one custom pool only"
+	case role == MasterPool && pool == "":
+		return "its machine is one of the control plane, and labels alone do not bring it out of its pools"
+	case pool == "":
+		return "its machine is a worker, and labels alone do not bring it into the pools of the control plane"
+	case pool == MasterPool:
+		return "the pool " + MasterPool + " wins over all others"
+	case pool == arbiterPool:
+		return "the pool " + arbiterPool + " wins over all others but " + MasterPool
+	case pool == workerPool:
+		return "its machine is a worker, and labels alone do not bring it into the pools of the control plane"
+	}
+	return "the custom pool " + pool + " wins over " + workerPool
+}
+
+// OtherPoolFaults returns what is wrong with the pools that a request gives beside a pool.
+func OtherPoolFaults(pool *configv1.MachineConfigPool, others *configv1.MachineConfigPoolList) []object.Fault {
+	if others != nil && pool == nil {
+		return []object.Fault{{Path: "otherPools", Description: "is only allowed together with pool"}}
+	}
+	var out []object.Fault
+	names := map[string]bool{pool.GetMetadata().GetName(): true}
+	for i, p := range others.GetItems() {
+		path := fmt.Sprintf("otherPools.items[%d]", i)
+		switch name := p.GetMetadata().GetName(); {
+		case name == "":
+			out = append(out, object.Fault{Path: path + ".metadata.name", Description: "must be given"})
+		case names[name]:
+			out = append(out, object.Fault{Path: path + ".metadata.name", Description: "there is a pool of that name already"})
+		default:
+			names[name] = true
+		}
+		_, bad := object.LabelSelector(p.GetSpec().GetNodeSelector(), path+".spec.nodeSelector")
+		out = append(out, bad...)
+	}
+	return out
 }
 
 // Present returns the names of the configurations that the nodes of a pool have, in order. A node that came from

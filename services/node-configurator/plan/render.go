@@ -73,10 +73,31 @@ func forWorkers(c *configv1.MachineConfig) bool {
 // alone. present are the configurations that the pool's nodes have: it is an error if a node that has one of them
 // cannot be brought to the result, or a new node if there are none.
 func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) (Rendered, error) {
+	r, why, err := Preview(pool, configs, present)
+	switch {
+	case err != nil:
+		return Rendered{}, err
+	case len(why) > 0:
+		return Rendered{}, fmt.Errorf("cannot be put in force: %s", some(why, "; "))
+	}
+	return r, nil
+}
+
+// Preview is Render, and returns what nodes cannot be brought to with the reasons, one line each.
+func Preview(pool *configv1.MachineConfigPool, configs, present []*configv1.MachineConfig) (Rendered, []string, error) {
 	selected, err := selected(pool, configs)
 	if err != nil {
-		return Rendered{}, err
+		return Rendered{}, nil, err
 	}
+	r, err := merged(pool, selected)
+	if err != nil {
+		return Rendered{}, nil, err
+	}
+	return r, obstacles(r.Config, selected, present), nil
+}
+
+// merged merges the machine configurations that a pool selects.
+func merged(pool *configv1.MachineConfigPool, selected []*configv1.MachineConfig) (Rendered, error) {
 	spec := &configv1.MachineConfigSpec{KernelType: defaultKernel, Fips: proto.Bool(false)}
 	var parts []types.Config
 	var r Rendered
@@ -96,6 +117,7 @@ func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.Machi
 	if slices.Contains(spec.Extensions, "kernel-devel") && spec.KernelType != defaultKernel {
 		return Rendered{}, fmt.Errorf("the extension kernel-devel does not go with the kernel type %s", spec.KernelType)
 	}
+	var err error
 	if spec.Config, err = format(settled(mergeAll(parts))); err != nil {
 		return Rendered{}, err
 	}
@@ -112,9 +134,6 @@ func Render(pool *configv1.MachineConfigPool, configs, present []*configv1.Machi
 	r.Config = &configv1.MachineConfig{
 		ApiVersion: "machineconfiguration.openshift.io/v1", Kind: "MachineConfig",
 		Metadata: &metav1.ObjectMeta{Name: RenderedPrefix + pool.GetMetadata().GetName() + "-" + sum}, Spec: spec,
-	}
-	if why := obstacles(r.Config, selected, present); len(why) > 0 {
-		return Rendered{}, fmt.Errorf("cannot be put in force: %s", some(why, "; "))
 	}
 	return r, nil
 }

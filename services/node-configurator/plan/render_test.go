@@ -315,8 +315,11 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	}{
 		{"nothing differs", mc("b", "worker", ign(fileDoc("/etc/x", "1"))), None, ""},
 		{"a file means a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "2"))), Reboot, `file "/etc/x" changed`},
-		{"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
-			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot, "kernelArguments changed"},
+		{
+			"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
+			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot,
+			`kernelArguments changed: added "a"`,
+		},
 		{"the default kernel is the default", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
 			func(s *configv1.MachineConfigSpec) { s.KernelType = "default" }), None, ""},
 	} {
@@ -345,5 +348,54 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit), defaults())); action != Reboot ||
 		why != `unit "a.service" added` {
 		t.Errorf("a unit: %v %s", action, why)
+	}
+}
+
+func TestAChangeOfAListNamesItsEntries(t *testing.T) {
+	of := func(arguments ...string) *configv1.MachineConfig {
+		return mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) { s.KernelArguments = arguments })
+	}
+	for name, tc := range map[string]struct {
+		before, after *configv1.MachineConfig
+		want          string
+	}{
+		"nothing differs":        {of("a"), of("a"), ""},
+		"one comes and one goes": {of("a", "b"), of("a", "c"), `kernelArguments changed: added "c"; removed "b"`},
+		"one comes once more":    {of("a"), of("a", "a"), `kernelArguments changed: added "a"`},
+		"one goes":               {of("a", "b", "a"), of("b", "a"), `kernelArguments changed: removed "a"`},
+		"their order":            {of("a", "b"), of("b", "a"), "kernelArguments reordered"},
+		"extensions": {
+			of(), mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) { s.Extensions = []string{"usbguard"} }),
+			`extensions changed: added "usbguard"`,
+		},
+	} {
+		var lines []string
+		for _, c := range Diff(tc.before, tc.after, defaults()) {
+			lines = append(lines, c.String())
+		}
+		if got := strings.Join(lines, ", "); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestAPreviewSaysWhatNodesCannotBeBroughtTo(t *testing.T) {
+	pool := poolOf("worker", "worker")
+	possible := []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "1")))}
+	impossible := []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "1")),
+		func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet"} })}
+	if r, why, err := Preview(pool, possible, nil); err != nil || len(why) > 0 || r.Config == nil {
+		t.Errorf("what is possible: %v, %v, %v", r, why, err)
+	}
+	r, why, err := Preview(pool, impossible, nil)
+	if err != nil || len(why) != 1 || !strings.Contains(why[0], `machine config "50-a": spec.kernelArguments`) ||
+		!slices.Equal(r.Config.GetSpec().GetKernelArguments(), []string{"quiet"}) {
+		t.Errorf("what is impossible: %v, %v, %v", r, why, err)
+	}
+	if _, err := Render(pool, impossible, nil); err == nil || !strings.Contains(err.Error(), why[0]) {
+		t.Errorf("the controller renders it: %v", err)
+	}
+	if _, _, err := Preview(pool, nil, nil); err == nil {
+		t.Error("nothing is rendered, without an error")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
@@ -20,9 +21,10 @@ import (
 
 // Views shows what the controller decides with.
 type Views interface {
-	// Pool returns what decides about a live pool, and Given about one of a request; nil nodes means the live ones.
+	// Pool returns what decides about a live pool, and Given about one of a request; nil nodes and nil others mean the
+	// live ones.
 	Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
-	Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
+	Given(pool *configv1.MachineConfigPool, others []*configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Node(name string) plan.NodeView
 	// Way returns what decides about the way of a node to a configuration.
 	Way(node *nodev1.Node, config string) plan.NodeView
@@ -66,7 +68,15 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	if bad := given(r); len(bad) > 0 {
 		return nil, rpcerr.Invalid(bad...)
 	}
-	out, err := plan.Render(pool, configs, s.views.Present(pool))
+	present := s.views.Present(pool)
+	if r.GetBefore() != nil {
+		present = []*configv1.MachineConfig{r.GetBefore()}
+	}
+	out, obstacles, err := plan.Preview(pool, configs, present)
+	if len(obstacles) > 0 && r.GetMachineConfigs() == nil && r.GetPool() == nil && r.GetBefore() == nil {
+		// It is what the controller renders, and its nodes do not get it.
+		out, err = plan.Render(pool, configs, present)
+	}
 	if err != nil {
 		return nil, notRendered(pool, err)
 	}
@@ -87,11 +97,13 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	}
 	resp := &configv1.RenderMachineConfigResponse{
 		MachineConfig: out.Config, Sources: out.Sources, Action: action.String(), ActionReason: why,
+		Reconcilable: proto.Bool(len(obstacles) == 0), UnreconcilableReasons: obstacles,
 	}
 	for _, c := range changes {
 		resp.Differences = append(resp.Differences, c.String())
 		resp.Changes = append(resp.Changes, &configv1.RenderMachineConfigResponse_Change{
 			Item: c.Item, How: c.How, Action: c.Action.String(), Services: c.Services, Reason: c.Why,
+			Added: c.Added, Removed: c.Removed,
 		})
 	}
 	resp.Held = plan.Held(pool, out.Config.GetMetadata().GetName())
@@ -183,16 +195,24 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 			})
 		}
 	}
-	view := s.views.Pool
-	if r.GetPool() != nil {
-		view = s.views.Given
+	if bad := plan.OtherPoolFaults(r.GetPool(), r.GetOtherPools()); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
 	}
-	v := view(pool, nodes)
+	var v plan.View
+	switch {
+	case r.GetPool() == nil:
+		v = s.views.Pool(pool, nodes)
+	case r.GetOtherPools() == nil:
+		v = s.views.Given(pool, nil, nodes)
+	default:
+		v = s.views.Given(pool, append([]*configv1.MachineConfigPool{}, r.GetOtherPools().GetItems()...), nodes)
+	}
 	p, now, status := plan.Foresee(v)
 	s.ways(v, now.Nodes)
 	return &configv1.PlanMachineConfigPoolResponse{
 		MaxUnavailable: int32(now.MaxUnavailable), Unavailable: int32(now.Unavailable), Capacity: int32(now.Capacity),
 		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.Held, Status: status,
+		OtherNodes: v.Members.Others,
 	}, nil
 }
 

@@ -169,3 +169,87 @@ func TestThePlanOfAPoolSaysWhatEachNodeNeeds(t *testing.T) {
 		return ""
 	})
 }
+
+// A change that nodes cannot make is answered with what it would be, and with why they cannot. What the controller
+// itself renders is refused, as it refuses it.
+func TestARenderingSaysWhetherNodesCanBeBroughtToIt(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	base := machineConfig("50-base", "worker", "/etc/base", "1")
+	c.apply(base)
+	c.applyPool(poolFor("worker"))
+	c.awaitUpdated("worker", 1, "")
+	render := func(arguments ...string) *configv1.RenderMachineConfigResponse {
+		t.Helper()
+		kernel := machineConfig("60-kernel", "worker", "/etc/base", "1")
+		kernel.Spec.KernelArguments = arguments
+		out, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+			PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{base, kernel}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := render(); out.Reconcilable == nil || !out.GetReconcilable() || len(out.GetUnreconcilableReasons()) > 0 {
+		t.Errorf("what is possible: %v", out)
+	}
+	out := render("quiet", "debug")
+	if out.Reconcilable == nil || out.GetReconcilable() || len(out.GetUnreconcilableReasons()) != 1 ||
+		!strings.Contains(out.GetUnreconcilableReasons()[0], `machine config "60-kernel": spec.kernelArguments`) {
+		t.Errorf("what is impossible: %v", out)
+	}
+	if changes := out.GetChanges(); len(changes) != 1 || !slices.Equal(changes[0].GetAdded(), []string{"quiet", "debug"}) ||
+		len(changes[0].GetRemoved()) > 0 {
+		t.Errorf("the changes are %v", changes)
+	}
+	// Nodes of a request had those arguments before: it is the change from these that counts.
+	kernel := machineConfig("60-kernel", "worker", "/etc/base", "1")
+	kernel.Spec.KernelArguments = []string{"quiet"}
+	same, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+		Pool: poolFor("worker"), MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{kernel}},
+		Before: kernel,
+	})
+	if err != nil || !same.GetReconcilable() {
+		t.Errorf("the same arguments: %v, %v", same, err)
+	}
+	_, err = c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+		PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{},
+	})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("nothing to render: %v", err)
+	}
+}
+
+// The pools of a request decide to which a node belongs, and no live one.
+func TestThePlanOfAPoolAmongOthersOfTheRequest(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	c.awaitUpdated("worker", 1, "")
+	plan := func(others *configv1.MachineConfigPoolList) (*configv1.PlanMachineConfigPoolResponse, error) {
+		node, err := c.nodes.Get(t.Context(), "", "worker-0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Metadata.Labels["node-role.kubernetes.io/infra"] = ""
+		return c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{
+			Pool: poolFor("worker"), OtherPools: others, Nodes: &nodev1.NodeList{Items: []*nodev1.Node{node}},
+		})
+	}
+	alone, err := plan(&configv1.MachineConfigPoolList{})
+	if err != nil || len(alone.GetNodes()) != 1 || len(alone.GetOtherNodes()) > 0 {
+		t.Errorf("no other pool: %v, %v", alone, err)
+	}
+	among, err := plan(&configv1.MachineConfigPoolList{Items: []*configv1.MachineConfigPool{poolFor("infra")}})
+	if err != nil || len(among.GetNodes()) > 0 || len(among.GetOtherNodes()) != 1 ||
+		among.GetOtherNodes()[0].GetPool() != "infra" {
+		t.Errorf("a custom pool: %v, %v", among, err)
+	}
+	if _, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{
+		Name: "worker", OtherPools: &configv1.MachineConfigPoolList{},
+	}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("other pools for a live one: %v", err)
+	}
+}

@@ -1042,7 +1042,7 @@ type RenderMachineConfigResponse_Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item, such as `file "/etc/chrony.conf"`.
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// added, changed or removed.
+	// added, changed or removed; reordered for a list whose entries only changed their order.
 	How string `protobuf:"bytes,2,opt,name=how,proto3" json:"how,omitempty"`
 	// What it requires of nodes by itself: None, Restart, Drain or Reboot.
 	Action string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`

@@ -38,7 +38,7 @@ func newConfig(e *session.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return answer(e, f, resp, func(p *planText) { p.config(args[0], resp) })
+			return answerWhole(e, f, resp, func(p *planText) { p.config(args[0], resp) })
 		})
 	cmd.Long = cmd.Short + `.
 
@@ -110,6 +110,12 @@ func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) 
 	if r.GetHeld() != "" {
 		p.printf("Held:    %s\n", r.GetHeld())
 	}
+	if r.Reconcilable != nil && !r.GetReconcilable() {
+		p.printf("Refused: nodes cannot be brought to it, and the pool does not get it:\n")
+		for _, why := range r.GetUnreconcilableReasons() {
+			p.printf("  * %s\n", why)
+		}
+	}
 	if len(r.GetChanges()) == 0 {
 		p.printf("\nNothing changes: this is what the nodes of the pool have, or get.\n")
 		return
@@ -122,12 +128,24 @@ func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) 
 	rows := [][]string{{"CHANGE", "HOW", "ACTION", "SERVICES", "REASON"}}
 	for _, c := range r.GetChanges() {
 		rows = append(rows, []string{
-			c.GetItem(), c.GetHow(), c.GetAction(), table.OrNone(serviceActions(c.GetServices())), table.OrNone(c.GetReason()),
+			c.GetItem(), howChanged(c), c.GetAction(), table.OrNone(serviceActions(c.GetServices())), table.OrNone(c.GetReason()),
 		})
 	}
 	if p.err == nil {
 		p.err = table.New(p.out).Print(rows...)
 	}
+}
+
+// howChanged says how an item changes; of a list, which entries come and go.
+func howChanged(c *configv1.RenderMachineConfigResponse_Change) string {
+	how := []string{c.GetHow()}
+	for _, entry := range c.GetAdded() {
+		how = append(how, "+"+entry)
+	}
+	for _, entry := range c.GetRemoved() {
+		how = append(how, "-"+entry)
+	}
+	return strings.Join(how, " ")
 }
 
 // serviceActions returns what is done to services in one line.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
@@ -117,20 +119,22 @@ func (p *planText) path(e *session.Env, r *updatev1.EvaluateClusterVersionRespon
 
 func newPool(e *session.Env) *cobra.Command {
 	f := &flags{}
-	cmd := command(e, "machineconfigpool NAME",
+	cmd := command(e, "machineconfigpool (NAME | [NAME] -f FILE)",
 		"Show which nodes of a pool are reconfigured next, and what the others wait for", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
-			name, err := f.name(args, "")
-			if err != nil {
-				return err
-			}
-			req := &configv1.PlanMachineConfigPoolRequest{Name: name}
-			if len(f.Names) > 0 {
-				g, err := readGiven(e, f, "MachineConfigPool")
+			req := &configv1.PlanMachineConfigPoolRequest{}
+			if len(f.Names) == 0 {
+				name, err := f.name(args, "")
 				if err != nil {
 					return err
 				}
-				if req.Pool, err = one[*configv1.MachineConfigPool](g); err != nil {
+				req.Name = name
+			} else {
+				g, err := readGiven(e, f, "MachineConfigPool", "Node")
+				if err != nil {
+					return err
+				}
+				if err := g.pools(req, strings.Join(args, "")); err != nil {
 					return err
 				}
 			}
@@ -138,11 +142,49 @@ func newPool(e *session.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return answer(e, f, resp, func(p *planText) { p.pool(resp) })
+			return answerWhole(e, f, resp, func(p *planText) { p.pool(resp) })
 		})
+	cmd.Long = cmd.Short + `.
+
+A file contains the pool, and the nodes to plan for instead of those of the cluster. If it contains
+several pools, NAME says which one is planned for, and the others decide with it to which pool a node
+belongs, instead of those of the cluster.`
 	cmd.ValidArgsFunction = target.CompleteNames(e, "machineconfigpool")
 	cmd.Aliases = []string{"mcp", "machineconfigpools"}
 	return cmd
+}
+
+// pools sets the pool of a request, the others and the nodes. name is that of the pool; empty if there is one only.
+func (g given) pools(req *configv1.PlanMachineConfigPoolRequest, name string) error {
+	pools := all[*configv1.MachineConfigPool](g)
+	if nodes := all[*nodev1.Node](g); len(nodes) > 0 {
+		req.Nodes = &nodev1.NodeList{Items: nodes}
+	}
+	if name == "" {
+		if len(pools) > 1 {
+			return fmt.Errorf("the file contains %d pools: specify the name of the one to plan for", len(pools))
+		}
+		var err error
+		req.Pool, err = one[*configv1.MachineConfigPool](g)
+		return err
+	}
+	for _, p := range pools {
+		switch {
+		case p.GetMetadata().GetName() != name:
+			if req.OtherPools == nil {
+				req.OtherPools = &configv1.MachineConfigPoolList{}
+			}
+			req.OtherPools.Items = append(req.OtherPools.Items, p)
+		case req.Pool != nil:
+			return fmt.Errorf("the file contains the pool %q twice", name)
+		default:
+			req.Pool = p
+		}
+	}
+	if req.Pool == nil {
+		return fmt.Errorf("the file contains no pool %q", name)
+	}
+	return nil
 }
 
 func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
@@ -157,6 +199,14 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	}
 	if p.err == nil {
 		p.err = table.New(p.out).Print(rows...)
+	}
+	if others := r.GetOtherNodes(); len(others) > 0 {
+		p.printf("\nNodes that it selects and that do not belong to it:\n")
+		rows := [][]string{{"NODE", "POOL", "REASON"}}
+		for _, o := range others {
+			rows = append(rows, []string{o.GetNode(), table.OrNone(o.GetPool()), o.GetReason()})
+		}
+		p.table(rows)
 	}
 	p.printf("\n")
 	p.actions(r.GetActions())
