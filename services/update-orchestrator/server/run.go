@@ -31,3 +31,21 @@ func (s *Version) PlanClusterVersionRun(ctx context.Context, req *updatev1.PlanC
 	}
 	return s.runs.Progress(cv)
 }
+
+// PlanClusterVersionHistory returns the history with the ways back.
+func (s *Version) PlanClusterVersionHistory(ctx context.Context, req *updatev1.PlanClusterVersionHistoryRequest) (
+	*updatev1.PlanClusterVersionHistoryResponse, error,
+) {
+	now := time.Now().UTC().Truncate(time.Second)
+	if req.GetNow() != nil {
+		now = req.GetNow().AsTime()
+	}
+	if cv := req.GetClusterVersion(); cv != nil {
+		return plan.WaysBack(cv, now), nil
+	}
+	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil {
+		return nil, err
+	}
+	return plan.WaysBack(cv, now), nil
+}

@@ -163,3 +163,35 @@ func TestARunOfGivenObjects(t *testing.T) {
 		t.Errorf("manifests without a cluster version: %v", err)
 	}
 }
+
+// The history names the way back, and that way is one: an update that is not completed goes back by --abort.
+func TestTheHistoryNamesTheWayBack(t *testing.T) {
+	c, _ := installed(t)
+	history := func(req *updatev1.PlanClusterVersionHistoryRequest) *updatev1.PlanClusterVersionHistoryResponse {
+		t.Helper()
+		r, err := updatev1.NewClusterVersionServiceClient(c.admin).PlanClusterVersionHistory(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := history(&updatev1.PlanClusterVersionHistoryRequest{}); len(r.GetEntries()) != 1 ||
+		!r.GetEntries()[0].GetCurrent() || r.GetPrevious() != "" || r.GetEntries()[0].GetDuration() == nil {
+		t.Errorf("a new cluster: %v", r)
+	}
+	c.desire("1.1.0", "")
+	c.version(waitsFor("archive", "ledger"))
+	r := history(&updatev1.PlanClusterVersionHistoryRequest{})
+	if len(r.GetEntries()) != 2 || r.GetPrevious() != "1.0.0" || !r.GetEntries()[0].GetEntry().GetVerified() ||
+		r.GetEntries()[0].GetEntry().GetSnapshot() == "" ||
+		r.GetEntries()[1].GetCommand() != "windlass adm upgrade --abort" {
+		t.Errorf("an update: %v", r)
+	}
+	given := history(&updatev1.PlanClusterVersionHistoryRequest{ClusterVersion: &updatev1.ClusterVersion{}})
+	if len(given.GetEntries()) > 0 {
+		t.Errorf("the live history counts for a given cluster version: %v", given)
+	}
+	c.desire("1.0.0", r.GetEntries()[1].GetEntry().GetImage())
+	c.ready(operators...)
+	c.version(completed("1.0.0"))
+}

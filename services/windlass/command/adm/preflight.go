@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -101,47 +100,3 @@ func listed(out io.Writer, what string, objects []*metav1.ObjectReference) {
 	}
 }
 
-func newUpgradeHistory(e *session.Env) *cobra.Command {
-	return &cobra.Command{
-		Use:   "history",
-		Short: "Show the releases that the cluster was at, the newest first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return e.WithClient(func(c *client.Client) error {
-				cv, err := clusterVersion(cmd.Context(), c)
-				if err != nil {
-					return err
-				}
-				return showHistory(e.Out, cv.GetStatus().GetHistory())
-			})
-		},
-	}
-}
-
-func showHistory(out io.Writer, history []*updatev1.UpdateHistory) error {
-	if len(history) == 0 {
-		_, err := fmt.Fprintln(out, "The cluster was at no release yet.")
-		return err
-	}
-	const at = "2006-01-02T15:04:05Z"
-	rows := [][]string{{"VERSION", "STATE", "STARTED", "COMPLETED", "VERIFIED", "SNAPSHOT", "IMAGE"}}
-	for _, h := range history {
-		ended := ""
-		if t := h.GetCompletionTime(); t != nil {
-			ended = t.AsTime().Format(at)
-		}
-		rows = append(rows, []string{
-			h.GetVersion(), h.GetState(), h.GetStartedTime().AsTime().Format(at), table.OrNone(ended),
-			fmt.Sprint(h.GetVerified()), table.OrNone(h.GetSnapshot()), h.GetImage(),
-		})
-	}
-	if err := table.New(out).Print(rows...); err != nil {
-		return err
-	}
-	for _, h := range history {
-		if risks := h.GetAcceptedRisks(); risks != "" {
-			fmt.Fprintf(out, "\nAccepted for %s:\n  %s\n", h.GetVersion(), strings.ReplaceAll(risks, "\n", "\n  "))
-		}
-	}
-	return nil
-}
