@@ -102,8 +102,8 @@ func read(files []File) (*Payload, error) {
 	return p, p.readManifests()
 }
 
-// Draft makes a payload of the manifests of a release that is not built yet; version may be empty. Files are loaded in the
-// order of their names, whatever their folder.
+// Draft makes a payload of the manifests of a release that is not built yet; version may be empty. Files are loaded in
+// the order of their names, whatever their folder.
 func Draft(version string, files []File) (*Payload, error) {
 	p := &Payload{Metadata: Metadata{Version: version}}
 	for _, f := range files {

@@ -40,14 +40,32 @@ func TestNodesThatAPoolSelectsAndThatBelongElsewhere(t *testing.T) {
 		node *nodev1.Node
 		want string
 	}{
-		"a node of the pool":                {"infra", node("", "infra", workerPool), ""},
-		"a node that it does not select":    {"infra", node("", workerPool), ""},
-		"a custom pool wins":                {workerPool, node("", "infra", workerPool), "infra: the custom pool infra wins over worker"},
-		"the control plane wins":            {"infra", node("", "infra", MasterPool), "master: the pool master wins over all others"},
-		"the arbiter wins":                  {workerPool, node("", workerPool, arbiterPool), "arbiter: the pool arbiter wins over all others but master"},
-		"two custom pools":                  {"infra", node("", "infra", "storage"), ": the pools infra and storage select it"},
-		"a machine of the control plane":    {"infra", node(MasterPool, "infra"), ": its machine is one of the control plane"},
-		"a worker machine among masters":    {MasterPool, node(workerPool, MasterPool, workerPool), "worker: its machine is a worker"},
+		"a node of the pool":             {"infra", node("", "infra", workerPool), ""},
+		"a node that it does not select": {"infra", node("", workerPool), ""},
+		"a custom pool wins": {
+			workerPool, node("", "infra", workerPool),
+			"infra: the custom pool infra wins over worker",
+		},
+		"the control plane wins": {
+			"infra", node("", "infra", MasterPool),
+			"master: the pool master wins over all others",
+		},
+		"the arbiter wins": {
+			workerPool, node("", workerPool, arbiterPool),
+			"arbiter: the pool arbiter wins over all others but master",
+		},
+		"two custom pools": {
+			"infra", node("", "infra", "storage"),
+			": the pools infra and storage select it",
+		},
+		"a machine of the control plane": {
+			"infra", node(MasterPool, "infra"),
+			": its machine is one of the control plane",
+		},
+		"a worker machine among masters": {
+			MasterPool, node(workerPool, MasterPool, workerPool),
+			"worker: its machine is a worker",
+		},
 		"a worker machine with that label":  {MasterPool, node(workerPool, MasterPool), ": its machine is a worker"},
 		"a node with another operating one": {"infra", windows, ": nodes with windows"},
 	} {

@@ -317,7 +317,7 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 		{"a file means a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "2"))), Reboot, `file "/etc/x" changed`},
 		{
 			"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
-			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot,
+				func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot,
 			`kernelArguments changed: added "a"`,
 		},
 		{"the default kernel is the default", mc("b", "worker", ign(fileDoc("/etc/x", "1")),

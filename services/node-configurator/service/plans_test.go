@@ -199,7 +199,8 @@ func TestARenderingSaysWhetherNodesCanBeBroughtToIt(t *testing.T) {
 		!strings.Contains(out.GetUnreconcilableReasons()[0], `machine config "60-kernel": spec.kernelArguments`) {
 		t.Errorf("what is impossible: %v", out)
 	}
-	if changes := out.GetChanges(); len(changes) != 1 || !slices.Equal(changes[0].GetAdded(), []string{"quiet", "debug"}) ||
+	if changes := out.GetChanges(); len(changes) != 1 || !slices.Equal(changes[0].GetAdded(),
+		[]string{"quiet", "debug"}) ||
 		len(changes[0].GetRemoved()) > 0 {
 		t.Errorf("the changes are %v", changes)
 	}

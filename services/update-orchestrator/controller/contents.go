@@ -16,9 +16,9 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-// Contents describes the manifests of a live release, whose image is read from the store alone: of a release that is not
-// kept there, it says that only the names are known. With removals, it says what the update to the release would remove.
-// It changes nothing, and may be called by any replica.
+// Contents describes the manifests of a live release, whose image is read from the store alone: of a release that is
+// not kept there, it says that only the names are known. With removals, it says what the update to the release would
+// remove. It changes nothing, and may be called by any replica.
 func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, r *updatev1.Release, removals bool) (
 	*updatev1.PlanReleaseResponse, error,
 ) {
@@ -48,8 +48,8 @@ func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, 
 	return out, nil
 }
 
-// Draft describes the manifests of the files of a request, and returns their names in load order. Its error says what is
-// wrong with them.
+// Draft describes the manifests of the files of a request, and returns their names in load order. Its error says what
+// is wrong with them.
 func (c *Controller) Draft(r *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse, []string, error) {
 	var files []release.File
 	for _, f := range r.GetFiles() {

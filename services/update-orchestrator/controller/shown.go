@@ -77,7 +77,8 @@ func (c *Controller) Foresee(r *updatev1.PlanClusterVersionRunRequest, now time.
 	run := p.Run()
 	run.Completed = p.Completed()
 	for _, condition := range plan.Conditions(run, st.GetConditions(), now) {
-		out.Conditions = append(out.Conditions, plan.Stamp(condition, plan.Find(st.GetConditions(), condition.GetType()), now))
+		out.Conditions = append(out.Conditions, plan.Stamp(condition, plan.Find(st.GetConditions(), condition.GetType()),
+			now))
 	}
 	out.Ended = out.GetCompleted() // nothing fails in it
 	return out

@@ -59,8 +59,8 @@ func TestRemovalsSayWhatStays(t *testing.T) {
 
 func TestMissingCapabilities(t *testing.T) {
 	for want, needs := range map[string][]string{
-		"":                                   {"A"},
-		"capability B is not enabled":        {"A", "B"},
+		"":                                  {"A"},
+		"capability B is not enabled":       {"A", "B"},
 		"capabilities B, C are not enabled": {"B", "C"},
 	} {
 		if got := MissingCapabilities(needs, []string{"A"}); got != want {

@@ -37,7 +37,8 @@ const tick = 100 * time.Millisecond
 //	store away, store answers                             no report can be written
 //	pause 30s, pause open, pause over                     a user pauses updates, for a time or not, and takes that back
 //
-// "steps" writes how far the pass is with each manifest, as Plan RPCs show it. "pass 30s" lets time pass. Times are seconds since the begin. A report is shown if it says something new.
+// "steps" writes how far the pass is with each manifest, as Plan RPCs show it. "pass 30s" lets time pass. Times are
+// seconds since the begin. A report is shown if it says something new.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/pass", func(t *testing.T, path string) {
 		c := &course{

@@ -25,17 +25,17 @@ const (
 )
 
 type (
-	// PassStep is a step of a pass as Plan RPCs show it.
-	PassStep = updatev1.PlanClusterVersionRunResponse_Step
-	// PassManifest is a manifest of it.
-	PassManifest = updatev1.PlanClusterVersionRunResponse_Manifest
+	// passStep is a step of a pass as Plan RPCs show it.
+	passStep = updatev1.PlanClusterVersionRunResponse_Step
+	// passManifest is a manifest of it.
+	passManifest = updatev1.PlanClusterVersionRunResponse_Manifest
 )
 
 // Steps returns how far the pass has come with each manifest, in the order of their application.
-func (p *Pass) Steps() []*PassStep {
-	var out []*PassStep
+func (p *Pass) Steps() []*passStep {
+	var out []*passStep
 	for i, s := range p.steps {
-		to := &PassStep{RunLevel: s.level, Job: s.job}
+		to := &passStep{RunLevel: s.level, Job: s.job}
 		states := map[string]bool{}
 		for _, c := range s.chains {
 			chain := &updatev1.PlanClusterVersionRunResponse_Chain{Component: c.component}
@@ -79,8 +79,8 @@ func (p *Pass) stepState(i int, of map[string]bool) string {
 }
 
 // shows returns how far the pass has come with the manifest at a place of a chain.
-func (p *Pass) shows(e *task, c *chainRun, place int) *PassManifest {
-	m := &PassManifest{File: e.File, Object: e.Object, State: StateNotBegun}
+func (p *Pass) shows(e *task, c *chainRun, place int) *passManifest {
+	m := &passManifest{File: e.File, Object: e.Object, State: StateNotBegun}
 	failure, failed := p.track.failures[e.ID]
 	gate, gated := p.gates[e.ID]
 	over := place < len(c.all)-len(c.tasks)
@@ -241,11 +241,13 @@ func waitReasonOf(m *Manifest, w *updatev1.UpdateWait) string {
 }
 
 // operatorFact is how the fact of a wait for an operator begins.
-func operatorFact(operator string) string { return fmt.Sprintf("ClusterOperator %s must report ", operator) }
+func operatorFact(operator string) string {
+	return fmt.Sprintf("ClusterOperator %s must report ", operator)
+}
 
-// Requested returns the update that a cluster version requests and that has not begun, with what holds it back at now;
+// requested returns the update that a cluster version requests and that has not begun, with what holds it back at now;
 // nil if there is none.
-func Requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
+func requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
 	target := Desired(cv)
 	if invalid := Find(cv.GetStatus().GetConditions(), Invalid); target == nil && invalid.GetStatus() == True {
 		return &metav1.HeldBack{
@@ -295,7 +297,7 @@ func RunWithout(cv *updatev1.ClusterVersion, mode Mode, now time.Time) *updatev1
 	if p := Paused(cv, now); p != nil && mode == Updating {
 		out.Paused = PauseText(p)
 	}
-	if held := Requested(cv, now); held != nil {
+	if held := requested(cv, now); held != nil {
 		out.HeldBack = append(out.HeldBack, held)
 	}
 	return out
@@ -344,7 +346,7 @@ func GivenPass(r *updatev1.PlanClusterVersionRunRequest, mode Mode) PassView {
 	}
 	v.Nodes = &Manifest{
 		ID: "#nodes", Operator: NodeOperator,
-		Object: &metav1.ObjectReference{ApiVersion: "config.openshift.io/v1", Kind: "ClusterOperator", Name: NodeOperator},
+		Object:   &metav1.ObjectReference{ApiVersion: "config.openshift.io/v1", Kind: "ClusterOperator", Name: NodeOperator},
 		Operands: []*updatev1.OperandVersion{{Name: "operator", Version: v.Version}},
 	}
 	for _, list := range v.Manifests {

@@ -214,7 +214,7 @@ func TestARequestedUpdateSaysWhatHoldsItBack(t *testing.T) {
 			says: "spec.desiredUpdate.image is wrong", unblock: "a valid spec",
 		},
 	} {
-		got := Requested(tt.of, now)
+		got := requested(tt.of, now)
 		if (got == nil) != tt.none || !strings.Contains(got.GetReason(), tt.says) ||
 			!strings.Contains(got.GetUnblock(), tt.unblock) {
 			t.Errorf("%s: %v", name, got)

@@ -12,16 +12,17 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
-// HistoryEntry is an entry of a history with the way back to it.
-type HistoryEntry = updatev1.PlanClusterVersionHistoryResponse_Entry
+// historyEntry is an entry of a history with the way back to it.
+type historyEntry = updatev1.PlanClusterVersionHistoryResponse_Entry
 
-// WaysBack returns the history of a cluster at now, with how long each entry took, what was accepted for it, and whether
-// and how the cluster can go back to it. What only the release itself says, such as its signature, is not known here.
+// WaysBack returns the history of a cluster at now, with how long each entry took, what was accepted for it, and
+// whether and how the cluster can go back to it. What only the release itself says, such as its signature, is not known
+// here.
 func WaysBack(cv *updatev1.ClusterVersion, now time.Time) *updatev1.PlanClusterVersionHistoryResponse {
 	out := &updatev1.PlanClusterVersionHistoryResponse{}
 	seen := map[string]bool{}
 	for i, h := range cv.GetStatus().GetHistory() {
-		e := &HistoryEntry{
+		e := &historyEntry{
 			Entry: h, Current: i == 0 && SameImage(h.GetImage(), cv.GetStatus().GetDesired().GetImage()),
 			Accepted: acceptedTexts(h.GetAcceptedRisks()),
 		}
@@ -49,7 +50,7 @@ func WaysBack(cv *updatev1.ClusterVersion, now time.Time) *updatev1.PlanClusterV
 }
 
 // wayBack sets how a cluster goes back to an entry, or why it cannot.
-func wayBack(cv *updatev1.ClusterVersion, e *HistoryEntry, now time.Time) {
+func wayBack(cv *updatev1.ClusterVersion, e *historyEntry, now time.Time) {
 	h := e.GetEntry()
 	target := &updatev1.ReleaseReference{Version: h.Version, Image: h.Image}
 	from, err := semver.StrictNewVersion(cv.GetStatus().GetDesired().GetVersion())

@@ -241,4 +241,3 @@ func (s *Release) VerifyRelease(ctx context.Context, req *updatev1.VerifyRelease
 	defer cancel()
 	return s.verify(ctx, cv, req.GetImage())
 }
-

@@ -20,7 +20,9 @@ import (
 )
 
 // runs asks how far the live run is until it is as want says: it returns what is missing.
-func (c *cluster) runs(want func(*updatev1.PlanClusterVersionRunResponse) string) *updatev1.PlanClusterVersionRunResponse {
+func (c *cluster) runs(
+	want func(*updatev1.PlanClusterVersionRunResponse) string,
+) *updatev1.PlanClusterVersionRunResponse {
 	c.t.Helper()
 	var out *updatev1.PlanClusterVersionRunResponse
 	servetest.Await(c.t, func() string {

@@ -99,4 +99,3 @@ func listed(out io.Writer, what string, objects []*metav1.ObjectReference) {
 		fmt.Fprintf(out, "  %s %s\n", o.GetKind(), name)
 	}
 }
-

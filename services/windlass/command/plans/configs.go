@@ -128,7 +128,8 @@ func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) 
 	rows := [][]string{{"CHANGE", "HOW", "ACTION", "SERVICES", "REASON"}}
 	for _, c := range r.GetChanges() {
 		rows = append(rows, []string{
-			c.GetItem(), howChanged(c), c.GetAction(), table.OrNone(serviceActions(c.GetServices())), table.OrNone(c.GetReason()),
+			c.GetItem(), howChanged(c), c.GetAction(), table.OrNone(serviceActions(c.GetServices())),
+			table.OrNone(c.GetReason()),
 		})
 	}
 	if p.err == nil {

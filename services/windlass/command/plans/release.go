@@ -181,7 +181,10 @@ func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 		if l.GetReason() != "" {
 			stays = "stays: " + l.GetReason()
 		}
-		removals = append(removals, []string{printer.Reference(l.GetObject()), table.OrNone(l.GetObject().GetNamespace()), stays})
+		removals = append(removals, []string{
+			printer.Reference(l.GetObject()), table.OrNone(l.GetObject().GetNamespace()),
+			stays,
+		})
 	}
 	p.section("Objects that the release lacks", []string{"OBJECT", "NAMESPACE", "AT THE END"}, removals)
 }
