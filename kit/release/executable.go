@@ -53,7 +53,9 @@ func ExecutableVersion(ctx context.Context, path string) (string, error) {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case limited.Err() != nil:
-		return "", fmt.Errorf("%w: it does not say its version within %s", ErrUnfit, versionLimit)
+		return "", fmt.Errorf("it does not say its version within %s", versionLimit)
+	case errors.As(err, &exit) && !exit.Exited():
+		return "", fmt.Errorf("`windlass version` ends with %w", err) // the machine may lack memory
 	case errors.Is(err, syscall.ENOEXEC):
 		return "", fmt.Errorf("%w: %w", ErrUnfit, err)
 	case errors.As(err, &exit):

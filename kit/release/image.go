@@ -238,8 +238,15 @@ func pick(list []v1.Descriptor, arch string) (v1.Descriptor, error) {
 	if len(there) == 0 {
 		there = []string{"none"}
 	}
-	return v1.Descriptor{}, fmt.Errorf("no image for %s/%s: it has %s", system, arch, strings.Join(there, ", "))
+	return v1.Descriptor{},
+		noPlatform{fmt.Errorf("no image for %s/%s: it has %s", system, arch, strings.Join(there, ", "))}
 }
+
+// noPlatform is an error of an index without an image for a machine.
+type noPlatform struct{ error }
+
+// Is reports that an executable is unfit that is not there for this machine.
+func (noPlatform) Is(target error) bool { return target == ErrUnfit }
 
 // hasHost reports whether the name of an image begins with a registry, as in localhost/x, example.com/x or host:5000/x.
 func hasHost(repository string) bool {

@@ -117,6 +117,9 @@ func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
 	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", w.New.GetMetadata().GetName()))
 }
 
+// supervisor is the user as which the supervisor of `windlass up` calls.
+const supervisor = "supervisor"
+
 func programFaults(p *programv1.Program) []object.Fault {
 	if _, known := topology.Find(p.GetMetadata().GetName()); known {
 		return nil
@@ -130,6 +133,11 @@ func programFaults(p *programv1.Program) []object.Fault {
 // admitProgram refuses programs that no release brought: who could write one could run any executable with the rights
 // of the cluster itself. Source: DESIGN section 8, only what is signed is applied.
 func admitProgram(w *resource.Write[*programv1.Program]) error {
+	if !w.Own && !w.Creates() && !w.Deletes() && w.By.User != supervisor &&
+		(!proto.Equal(w.Old.GetStatus(), w.New.GetStatus()) ||
+			!slices.Equal(w.Old.GetMetadata().GetFinalizers(), w.New.GetMetadata().GetFinalizers())) {
+		return rpcerr.Forbidden("the status and the finalizers of programs are written by the supervisor alone")
+	}
 	same := !w.Creates() && !w.Deletes() && proto.Equal(w.Old.GetSpec(), w.New.GetSpec())
 	if w.Own || same || w.By.User == identity.ServiceUser(topology.UpdateOrchestrator) {
 		return nil

@@ -79,12 +79,13 @@ func program(p *programv1.Program) Rollout {
 	}
 	progressing := object.FindCondition(st.GetConditions(), "Progressing")
 	available := object.FindCondition(st.GetConditions(), Available)
+	same := st.GetImage() == p.GetSpec().GetImage() && st.GetVersion() == p.GetSpec().GetVersion()
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
 		s.Observed = "the supervisor of the cluster has not seen the change yet: `windlass status` shows whether it runs"
-	case progressing.GetStatus() == False && st.GetImage() == p.GetSpec().GetImage() && available.GetStatus() == True:
+	case progressing.GetStatus() == False && same && available.GetStatus() == True:
 		return Rollout{Ready: true}
-	case progressing.GetStatus() == False && st.GetImage() != p.GetSpec().GetImage():
+	case progressing.GetStatus() == False && !same:
 		s.Failed, s.Observed = true, progressing.GetMessage()
 	case progressing.GetStatus() == True:
 		s.Observed = progressing.GetMessage()

@@ -6,6 +6,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -155,7 +156,58 @@ func TestAWorkloadIsRolledOutWhenAllPodsAreNewAndAvailable(t *testing.T) {
 	}
 }
 
+func TestAProgramIsRolledOutWhenItRunsFromItsImage(t *testing.T) {
+	const image, before = "windlass@sha256:aa", "windlass@sha256:bb"
+	program := func(image, version string, generation int32, available, progressing string) *programv1.Program {
+		return &programv1.Program{
+			Metadata: &metav1.ObjectMeta{Name: "scheduler", Generation: 2},
+			Spec:     &programv1.ProgramSpec{Image: "windlass@sha256:aa", Version: "0.2.0"},
+			Status: &programv1.ProgramStatus{
+				ObservedGeneration: proto.Int32(generation), Image: image, Version: version,
+				Conditions: []*metav1.Condition{
+					{Type: "Available", Status: available, Reason: proto.String("NotReady")},
+					{Type: "Progressing", Status: progressing, Message: proto.String("as the supervisor says")},
+				},
+			},
+		}
+	}
+	for name, test := range map[string]struct {
+		program       *programv1.Program
+		ready, failed bool
+		observed      string
+	}{
+		"the supervisor has not seen it": {program(image, "0.2.0", 1, "True", "False"), false, false, "not seen the change"},
+		"it runs from the image":         {program(image, "0.2.0", 2, "True", "False"), true, false, ""},
+		"it is on trial": {
+			program(image, "0.2.0", 2, "True", "True"), false, false,
+			"as the supervisor says",
+		},
+		"it is not ready any more": {
+			program(image, "0.2.0", 2, "False", "False"), false, false,
+			"not ready (NotReady",
+		},
+		"it was taken back": {
+			program(before, "0.1.0", 2, "True", "False"), false, true,
+			"as the supervisor says",
+		},
+		"the image is of another version": {
+			program(image, "0.1.0", 2, "True", "False"), false, true,
+			"as the supervisor says",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if s := plan.RolloutOf(test.program); s.Ready != test.ready || s.Failed != test.failed ||
+				!strings.Contains(s.Observed, test.observed) {
+				t.Errorf("state is %+v", s)
+			}
+		})
+	}
+}
+
 func TestWhatIsMadeForTheFirstTimeIsNotWaitedFor(t *testing.T) {
+	if !plan.RollsOut(&programv1.Program{}, true) || plan.RollsOut(&programv1.Program{}, false) {
+		t.Error("programs are waited for where no supervisor restarts them, or not where one does")
+	}
 	if plan.RollsOut(deployment(1, 1, nil), true) || !plan.RollsOut(deployment(2, 1, nil), true) ||
 		!plan.RollsOut(&schedulingv1.Job{}, false) ||
 		plan.RollsOut(&schedulingv1.Service{}, true) || plan.RollsOut(nil, true) {

@@ -259,13 +259,6 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			URI: identity.UserURI("admin"), Client: true,
 		},
 	}, {
-		// The supervisor reports which executables the programs run from.
-		authority: as[topology.APIAuthority], dir: c.Dir("supervisor"), ca: "ca", name: "tls",
-		request: identity.Request{
-			CommonName: "supervisor", Organizations: []string{"system:masters"},
-			URI: identity.UserURI("supervisor"), Client: true,
-		},
-	}, {
 		// For Prometheus; the policy lets the group read metrics and nothing else.
 		authority: as[topology.APIAuthority], dir: c.Dir("prometheus"), ca: "ca", name: "tls",
 		request: identity.Request{
@@ -273,6 +266,16 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			URI: identity.UserURI("prometheus"), Client: true,
 		},
 	}}
+	if !c.Containers { // there people restart programs
+		// The supervisor reports which executables the programs run from.
+		out = append(out, wanted{
+			authority: as[topology.APIAuthority], dir: c.Dir("supervisor"), ca: "ca", name: "tls",
+			request: identity.Request{
+				CommonName: "supervisor", Organizations: []string{"system:masters"},
+				URI: identity.UserURI("supervisor"), Client: true,
+			},
+		})
+	}
 	for _, s := range topology.Services() {
 		name, dir := s.Name, c.Service(s.Name, "tls")
 		out = append(out, wanted{

@@ -18,6 +18,9 @@ import (
 
 const fetchLimit = 10 * time.Minute
 
+// partSuffix follows the digest in the names of directories that are not whole yet, or no more.
+const partSuffix = ".part-"
+
 // executablePath returns where the executable of an image is; other for that of the cluster itself.
 func executablePath(c *cluster.Cluster, e plan.Executable, other string) string {
 	if e.Image == "" {
@@ -57,14 +60,12 @@ func fetch(ctx context.Context, c *cluster.Cluster, e plan.Executable, dir strin
 	if err := durable.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
 	}
-	part := dir + ".part"
-	if err := os.RemoveAll(part); err != nil { // of a fetch that was cut off
+	part, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+partSuffix)
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(part, 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(part, "windlass"), os.O_CREATE|os.O_WRONLY, 0o700)
+	defer os.RemoveAll(part)
+	f, err := os.OpenFile(filepath.Join(part, "part"), os.O_CREATE|os.O_WRONLY, 0o700)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,13 @@ func fetch(ctx context.Context, c *cluster.Cluster, e plan.Executable, dir strin
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.RemoveAll(part))
+		return err
+	}
+	if err := durable.Rename(f.Name(), filepath.Join(part, "windlass")); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil { // of a sweep that was cut off
+		return err
 	}
 	return durable.Rename(part, dir)
 }

@@ -70,11 +70,15 @@ type program struct {
 	name   string
 	record plan.Record
 
-	pid, restarts int // when the trial began, or at the last look
-	readySince    time.Time
-	trial         time.Duration
-	ready         bool
-	said          plan.Next
+	pid        int // at the last look
+	restarts   int // that do not count for the trial
+	readySince time.Time
+	trial      time.Duration
+	ready      bool
+	runs       plan.Executable // that the process was last seen to run from
+	changed    time.Time       // when it was last started from another executable; zero if not by this process
+	unsaved    bool            // the record is not on the disk yet
+	said       plan.Next
 }
 
 func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, log *slog.Logger) (*programs, error) {
@@ -87,8 +91,11 @@ func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, l
 		return boolOrder(a == topology.UpdateOrchestrator, b == topology.UpdateOrchestrator)
 	})
 	for _, name := range names {
-		p := &program{name: name, record: ps.read(name)}
-		ps.list = append(ps.list, p)
+		r, err := ps.read(name)
+		if err != nil {
+			return nil, err
+		}
+		ps.list = append(ps.list, &program{name: name, record: r, runs: r.Running})
 	}
 	for _, name := range topology.Names() { // in the order in which they start
 		if err := ps.start(ps.find(name)); err != nil {
@@ -115,35 +122,57 @@ func (ps *programs) find(name string) *program {
 
 func (ps *programs) own() plan.Executable { return plan.Executable{Version: version.Number} }
 
-func (ps *programs) recordFile(name string) string {
-	return ps.cluster.Dir("programs", name+".json")
-}
+func recordFile(c *cluster.Cluster, name string) string { return c.Dir("programs", name+".json") }
 
 // read returns what a program runs from. It is the cluster's own executable where that of an image is lost: it is
 // fetched again then.
-func (ps *programs) read(name string) plan.Record {
+func (ps *programs) read(name string) (plan.Record, error) {
 	own := plan.Record{Running: ps.own()}
-	raw, err := os.ReadFile(ps.recordFile(name))
+	raw, err := os.ReadFile(recordFile(ps.cluster, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return own
-	}
-	var r plan.Record
-	if err == nil {
-		err = json.Unmarshal(raw, &r)
-	}
-	if err == nil && r.Running.Image != "" {
-		_, err = os.Stat(executablePath(ps.cluster, r.Running, ""))
+		return own, nil
 	}
 	if err != nil {
+		return own, err
+	}
+	var r plan.Record
+	if err := json.Unmarshal(raw, &r); err != nil {
 		ps.log.Error("program runs from the executable of the cluster", "program", name, "error", err)
-		return own
+		return own, nil
+	}
+	if gone, err := ps.gone(r.Running); err != nil {
+		return own, err
+	} else if gone {
+		ps.log.Error("program runs from the executable of the cluster", "program", name, "missing", r.Running)
+		return plan.Record{Running: ps.own(), Refused: r.Refused}, nil
 	}
 	for _, e := range []*plan.Executable{&r.Running, &r.Previous} {
 		if e.Image == "" {
 			*e = ps.own()
 		}
 	}
-	return r
+	return r, nil
+}
+
+// gone reports whether an executable is not on this machine.
+func (ps *programs) gone(e plan.Executable) (bool, error) {
+	_, err := os.Stat(executablePath(ps.cluster, e, ps.executable))
+	if errors.Is(err, fs.ErrNotExist) {
+		return e.Image != "", nil
+	}
+	return false, err
+}
+
+// OnTrial returns the name of a program of the cluster that is on trial with another executable; empty if none is.
+func OnTrial(c *cluster.Cluster) string {
+	for _, name := range topology.Names() {
+		var r plan.Record
+		raw, err := os.ReadFile(recordFile(c, name))
+		if err == nil && json.Unmarshal(raw, &r) == nil && r.OnTrial {
+			return name
+		}
+	}
+	return ""
 }
 
 // start has the supervisor run a program from what its record says.
@@ -153,8 +182,8 @@ func (ps *programs) start(p *program) error {
 	return ps.supervisor.Ensure(spec)
 }
 
-// set writes a record down, and then has the program run from what it says.
-func (ps *programs) set(p *program, r plan.Record) error {
+// write writes a record down.
+func (ps *programs) write(p *program, r plan.Record) error {
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -162,11 +191,7 @@ func (ps *programs) set(p *program, r plan.Record) error {
 	if err := durable.MkdirAll(ps.cluster.Dir("programs"), 0o700); err != nil {
 		return err
 	}
-	if err := durable.WriteFile(ps.recordFile(p.name), append(raw, '\n'), 0o600); err != nil {
-		return err
-	}
-	p.record = r
-	return ps.start(p)
+	return durable.WriteFile(recordFile(ps.cluster, p.name), append(raw, '\n'), 0o600)
 }
 
 // run looks after the programs until ctx ends.
@@ -190,7 +215,7 @@ func (ps *programs) run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := time.Now()
-		ps.look(ctx, min(now.Sub(last), 2*lookEvery)) // a suspended process saw nothing
+		ps.look(ctx, min(now.Sub(last), lookEvery+3*callLimit)) // a suspended process saw nothing
 		last = now
 	}
 }
@@ -212,7 +237,7 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 		p.said = plan.Program(v)
 		if err := ps.act(ctx, p, v, p.said); err != nil {
 			ps.log.ErrorContext(ctx, "executable not changed", "program", p.name, "error", err)
-			p.said.Progressing, p.said.Message = true, err.Error()
+			p.said.Progressing, p.said.Message = true, p.said.Message+" That did not succeed: "+err.Error()
 		}
 		if o := wanted[p.name]; o != nil {
 			if err := ps.report(ctx, p, o); err != nil {
@@ -225,7 +250,7 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 // concerned reports whether there is anything to do or to say.
 func (ps *programs) concerned(wanted map[string]*programv1.Program) bool {
 	return len(wanted) > 0 || slices.ContainsFunc(ps.list, func(p *program) bool {
-		return p.record.OnTrial || p.record.Running.Image != "" || p.record.Refused != nil
+		return p.unsaved || p.record.OnTrial || p.record.Running.Image != "" || p.record.Refused != nil
 	})
 }
 
@@ -270,7 +295,8 @@ func (ps *programs) conn(name string) (*grpc.ClientConn, error) {
 	return c, err
 }
 
-// observe asks every program whether it is ready. Time counts for a trial while another program is.
+// observe asks every program whether it is ready. Time and restarts count for a trial while another program is that
+// needs the same: else etcd or the machine is the cause.
 func (ps *programs) observe(ctx context.Context, passed time.Duration) {
 	ready := make([]bool, len(ps.list))
 	var group sync.WaitGroup
@@ -287,24 +313,38 @@ func (ps *programs) observe(ctx context.Context, passed time.Duration) {
 		})
 	}
 	group.Wait()
-	others := 0
+	others, withEtcd := false, false
 	for i, p := range ps.list {
 		if ready[i] && !p.record.OnTrial {
-			others++
+			others, withEtcd = true, withEtcd || needsEtcd(p.name)
 		}
 	}
 	now := time.Now()
 	for i, p := range ps.list {
 		st, _ := ps.supervisor.Lookup(p.name)
+		for _, e := range []plan.Executable{p.record.Previous, p.record.Running} {
+			if st.Running && ps.runsFrom(st.PID, e) {
+				p.runs = e
+			}
+		}
 		p.ready = ready[i] && st.Running && ps.runsFrom(st.PID, p.record.Running)
 		if !p.ready || st.PID != p.pid {
 			p.readySince = now
 		}
 		p.pid = st.PID
-		if p.record.OnTrial && others > 0 {
+		switch {
+		case !p.record.OnTrial:
+		case withEtcd || others && !needsEtcd(p.name):
 			p.trial += passed
+		default:
+			p.restarts = st.Restarts
 		}
 	}
+}
+
+func needsEtcd(name string) bool {
+	s, _ := topology.Find(name)
+	return s.Etcd != topology.NoEtcd
 }
 
 // runsFrom reports whether a process runs from an executable: one that is about to be replaced does not.
@@ -327,7 +367,8 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 		}
 	}
 	for _, other := range ps.list {
-		if other != p && other.record.OnTrial {
+		moving := !other.ready && !other.changed.IsZero() && v.Now.Sub(other.changed) < plan.Patience
+		if other != p && (other.record.OnTrial || moving) {
 			v.Other = other.name
 		}
 	}
@@ -354,22 +395,45 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 	switch n.Verb {
 	case plan.Stage:
 		ps.stage(ctx, v.Wanted.Executable)
-		return nil
+	case plan.Switch:
+		// First it is written down: a supervisor that dies then goes on with the trial.
+		if err := ps.write(p, n.Record); err != nil {
+			return err
+		}
+		p.unsaved = false
+		return ps.change(ctx, p, n)
+	case plan.Return:
+		// First it is done, since a full disk must not keep a program from coming back.
+		if gone, err := ps.gone(n.Record.Running); gone || err != nil {
+			n.Record.Running = ps.own()
+		}
+		p.unsaved = true
+		if err := ps.change(ctx, p, n); err != nil {
+			return err
+		}
+	case plan.Settle:
+		p.record, p.unsaved = n.Record, true
 	case plan.Nothing:
-		return nil
-	case plan.Switch, plan.Return:
-		ps.log.InfoContext(ctx, "executable of a program changes", "program", p.name, "from", v.Running, "to",
-			n.Record.Running, "reason", n.Reason, "message", n.Message)
-		st, _ := ps.supervisor.Lookup(p.name)
-		p.trial, p.restarts, p.ready, p.readySince = 0, st.Restarts, false, v.Now
 	}
-	if err := ps.set(p, n.Record); err != nil {
+	if !p.unsaved {
+		return nil
+	}
+	if err := ps.write(p, p.record); err != nil {
 		return err
 	}
-	if n.Verb == plan.Settle {
-		ps.sweep(ctx)
-	}
+	p.unsaved = false
+	ps.sweep(ctx)
 	return nil
+}
+
+// change has a program started from another executable.
+func (ps *programs) change(ctx context.Context, p *program, n plan.Next) error {
+	ps.log.InfoContext(ctx, "executable of a program changes", "program", p.name, "from", p.record.Running, "to",
+		n.Record.Running, "reason", n.Reason, "message", n.Message)
+	st, _ := ps.supervisor.Lookup(p.name)
+	p.record, p.trial, p.restarts, p.ready, p.changed = n.Record, 0, st.Restarts, false, time.Now()
+	p.readySince = p.changed
+	return ps.start(p)
 }
 
 // stage begins to fetch an executable unless that is under way.
@@ -455,8 +519,8 @@ func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program
 
 func (ps *programs) status(p *program, o *programv1.Program) *programv1.ProgramStatus {
 	st := &programv1.ProgramStatus{
-		ObservedGeneration: proto.Int32(o.GetMetadata().GetGeneration()), Image: p.record.Running.Image,
-		Version: p.record.Running.Version, Conditions: proto.CloneOf(o.GetStatus()).GetConditions(),
+		ObservedGeneration: proto.Int32(o.GetMetadata().GetGeneration()), Image: p.runs.Image, Version: p.runs.Version,
+		Conditions: proto.CloneOf(o.GetStatus()).GetConditions(),
 	}
 	if p.record.OnTrial {
 		st.PreviousImage = p.record.Previous.Image

@@ -29,6 +29,10 @@ const (
 // changeSettings changes the settings of a running cluster and restarts only the programs whose flags change. If one of
 // them does not become ready, it restores the previous settings and returns an error.
 func changeSettings(ctx context.Context, e *session.Env, c *cluster.Cluster, to []string, s *progress.Steps) error {
+	if name := supervise.OnTrial(c); name != "" {
+		return fmt.Errorf("settings: %s changes its executable, try again when that is over: `windlass get programs%s`", name,
+			session.NameFlag(c))
+	}
 	before := slices.Clone(c.ProgramFlags)
 	executable := supervise.Executable(c, e.Program)
 	was := flagsOf(c, executable)

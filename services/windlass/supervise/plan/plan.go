@@ -23,6 +23,7 @@ const (
 const (
 	firstRetry = 2 * time.Second
 	mostRetry  = 5 * time.Minute
+	ownRetry   = time.Minute // to go back to the executable of the cluster, which did not come up
 )
 
 // Executable is what a program runs from. The zero Image is the executable that the cluster was started with.
@@ -159,7 +160,11 @@ func Program(v View) Next {
 
 // refuses reports whether what is wanted is what the program did not come up from.
 func refuses(v View) bool {
-	return v.Refused != nil && v.Refused.Executable == v.Wanted.Executable && v.Refused.Generation == v.Wanted.Generation
+	if v.Refused == nil || v.Refused.Executable != v.Wanted.Executable || v.Refused.Generation != v.Wanted.Generation {
+		return false
+	}
+	// There is no other way back than to the executable of the cluster.
+	return v.Wanted.Image != "" || v.Now.Sub(v.Refused.At) < ownRetry
 }
 
 func fetch(v View, n Next) Next {
@@ -198,8 +203,11 @@ func trial(v View, n Next) Next {
 	if v.Last != "" {
 		why += "; its log ends with: " + strings.TrimSpace(v.Last)
 	}
-	n.Verb, n.Progressing, n.Reason = Return, false, RolledBack
-	n.Message = fmt.Sprintf("It is back at version %s from %s, since it did not come up with version %s: %s.",
+	// What is wanted by now may be something else, which was not tried.
+	other := v.Wanted.Executable != v.Running || v.Wanted.Generation != v.Generation
+	n.Verb, n.Reason = Return, RolledBack
+	n.Progressing = v.Known && other && v.Wanted.Executable != v.Previous
+	n.Message = fmt.Sprintf("It was taken back to version %s from %s, since it did not come up with version %s: %s.",
 		v.Previous.Version, place(v.Previous), v.Running.Version, strings.TrimSuffix(why, "."))
 	n.Record = Record{
 		Running: v.Previous, Refused: &Refusal{v.Running, v.Generation, n.Reason, n.Message, v.Now.UTC()},

@@ -110,7 +110,29 @@ func TestProgram(t *testing.T) {
 			view: plan.View{Record: trial, Trial: plan.Patience, Starts: 1},
 			verb: plan.Return, reason: plan.RolledBack,
 			record: plan.Record{Running: former, Refused: &plan.Refusal{Executable: next, Generation: 2}},
-			words:  "It is back at version 0.1.9 from windlass.dev/windlass@sha256:bb, since it did not come up with version 0.2.0",
+			words:  "It was taken back to version 0.1.9 from windlass.dev/windlass@sha256:bb, since it did not come up with version 0.2.0",
+		},
+		"it exits again and again, and something else is wanted by now": {
+			view: plan.View{Record: trial, Known: true, Wanted: wanted(own, 3), Starts: 4},
+			verb: plan.Return, reason: plan.RolledBack, progressing: true,
+			record: plan.Record{Running: former, Refused: &plan.Refusal{Executable: next, Generation: 2}},
+		},
+		"the executable of the cluster did not come up, a moment ago": {
+			view: plan.View{
+				Record: plan.Record{Running: next, Refused: &plan.Refusal{
+					Executable: own, Reason: plan.RolledBack, At: now.Add(-59 * time.Second),
+				}}, Known: true, Wanted: wanted(own, 0), Staged: true,
+			},
+			reason: plan.RolledBack,
+		},
+		"the executable of the cluster did not come up, some time ago": {
+			view: plan.View{
+				Record: plan.Record{Running: next, Refused: &plan.Refusal{
+					Executable: own, Reason: plan.RolledBack, At: now.Add(-time.Minute),
+				}}, Known: true, Wanted: wanted(own, 0), Staged: true,
+			},
+			verb: plan.Switch, record: plan.Record{Running: own, Previous: next, OnTrial: true}, progressing: true,
+			reason: plan.Starting,
 		},
 		"what it did not come up from is still wanted": {
 			view: plan.View{
