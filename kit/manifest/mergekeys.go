@@ -39,9 +39,7 @@ func (p PatchMeta) field(key string) protoreflect.FieldDescriptor {
 	case p.values != nil:
 		return p.values
 	case p.message != nil:
-		if fd := p.message.Fields().ByJSONName(key); fd == nil || !isInline(fd) {
-			return fd
-		}
+		return p.message.Fields().ByJSONName(key)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 		if err != nil {
 			return next, err
 		}
-		s.t.keepStatus(next, old)
+		copyField(next, old, "status")
 		if s.t.cfg.Whole {
 			copyField(next, obj, "spec")
 		}
@@ -84,9 +84,7 @@ func (a applied) note(o object.Object) {
 func (s server[T]) documentOf(obj T, annotation string) (applied, error) {
 	out := applied{annotation: annotation}
 	o := object.Clone(obj)
-	if !s.t.noStatus() {
-		clearField(o, "status")
-	}
+	clearField(o, "status")
 	if s.t.cfg.Whole {
 		clearField(o, "spec")
 	}

@@ -6,7 +6,6 @@
 package resource
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
@@ -53,7 +52,7 @@ func Methods(d protoreflect.MessageDescriptor) (map[Method]protoreflect.MethodDe
 	if err != nil {
 		return nil, err
 	}
-	kind := cmp.Or(object.TypeOf(d).GetKind(), string(d.Name())) // a message of many kinds has no type of its own
+	kind := object.TypeOf(d).GetKind()
 	out := map[Method]protoreflect.MethodDescriptor{}
 	for i := range svc.Methods().Len() {
 		m := svc.Methods().Get(i)

@@ -30,7 +30,7 @@ func (t *Table[T]) register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, imp
 	if err != nil {
 		return err
 	}
-	srv := server[T]{t: t}
+	srv := server[T]{t}
 	own := grpc.ServiceDesc{ServiceName: desc.ServiceName, HandlerType: (*any)(nil), Metadata: desc.Metadata}
 	unary := map[string]grpc.MethodDesc{}
 	for verb, call := range srv.calls() {
@@ -133,18 +133,7 @@ func carried[T object.Object](r request) (T, protoreflect.Name, error) {
 	return zero, "", rpcerr.Invalid(object.Fault{Description: "the request contains no " + string(want.Name())})
 }
 
-type server[T object.Object] struct {
-	t  *Table[T]
-	as func(T) T // see Standard; nil shows objects as they are stored
-}
-
-// shown returns an object as callers see it.
-func (s server[T]) shown(o T) T {
-	if s.as == nil {
-		return o
-	}
-	return s.as(o)
-}
+type server[T object.Object] struct{ t *Table[T] }
 
 func (s server[T]) calls() map[Method]call {
 	return map[Method]call{
@@ -257,7 +246,7 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 			copyField(complete, next, "status")
 			return complete, nil
 		}
-		s.t.keepStatus(next, old)
+		copyField(next, old, "status")
 		return next, nil
 	})
 }
@@ -265,7 +254,7 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 // changed returns an object after a change of its JSON.
 func (s server[T]) changed(old T, change func(doc []byte) ([]byte, error)) (T, error) {
 	var zero T
-	doc, err := manifest.Encode(s.shown(old))
+	doc, err := manifest.Encode(old)
 	if err != nil {
 		return zero, err
 	}
@@ -327,7 +316,7 @@ func (s server[T]) list(ctx context.Context, m protoreflect.MethodDescriptor, r 
 	out.Set(fields.ByName("metadata"), protoreflect.ValueOfMessage(page.meta.ProtoReflect()))
 	items := out.Mutable(fields.ByName("items")).List()
 	for _, o := range page.items {
-		items.Append(protoreflect.ValueOfMessage(mask.apply(s.shown(o)).ProtoReflect()))
+		items.Append(protoreflect.ValueOfMessage(mask.apply(o).ProtoReflect()))
 	}
 	return out.Interface(), nil
 }

@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,14 +14,12 @@ import (
 	"github.com/google/uuid"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
-	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -68,15 +65,6 @@ type Config[T object.Object] struct {
 	Mark func(w *Write[T], marked T)
 	// Whole is whether an application replaces the spec as a whole, since a part of it means nothing by itself.
 	Whole bool
-	// Type is the names of the kind; nil means those of the message. A kind that is defined at run time needs it.
-	Type *metav1.ResourceType
-	// Prefix begins the keys of the kind's records and ends with a slash; empty means the plural name.
-	Prefix string
-	// APIVersions returns the apiVersions that objects may have in writes; nil means that of Type. Rules that depend on
-	// the apiVersion see the caller's; Admit may replace it.
-	APIVersions func() []string
-	// NoStatus reports whether the status is written with the rest of an object; nil means that it is a part of its own.
-	NoStatus func() bool
 	// KeepStatus allows a creation to set the status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.
@@ -110,7 +98,6 @@ type Table[T object.Object] struct {
 	reads     reads
 	own       own[T]
 	watcher   atomic.Pointer[store.Watcher] // fills the cache; nil while there is none
-	content   protoreflect.Name             // the field whose changes the generation counts
 }
 
 // NewTable returns the table of a kind in a service's store. Nothing is read before Run.
@@ -122,12 +109,9 @@ func NewTable[T object.Object](st *store.Store, validator protovalidate.Validato
 		cfg.Log = slog.Default()
 	}
 	var zero T
-	t := &Table[T]{Cache: NewCache[T](), st: st, cfg: cfg, validator: validator, typ: cfg.Type, content: "spec"}
-	if t.typ == nil {
-		t.typ = object.TypeOf(zero.ProtoReflect().Descriptor())
-	}
-	if inline := manifest.InlineField(zero.ProtoReflect().Descriptor()); inline != nil {
-		t.content = inline.Name()
+	t := &Table[T]{
+		Cache: NewCache[T](), st: st, cfg: cfg, validator: validator,
+		typ: object.TypeOf(zero.ProtoReflect().Descriptor()),
 	}
 	t.Index(ByOwner, func(obj T) []string { return ownership.Owners(obj) })
 	for name, of := range cfg.Indexes {
@@ -142,22 +126,7 @@ func (t *Table[T]) Type() *metav1.ResourceType { return t.typ }
 // maxRetries is how often a write without a resourceVersion is tried again after a conflict.
 const maxRetries = 16
 
-func (t *Table[T]) prefix() string { return cmp.Or(t.cfg.Prefix, t.typ.GetPlural()+"/") }
-
-// noStatus reports whether the status is written with the rest of an object.
-func (t *Table[T]) noStatus() bool { return t.cfg.NoStatus != nil && t.cfg.NoStatus() }
-
-// keepStatus gives an object that a caller wrote the status of the stored one, unless it is the caller's to write.
-func (t *Table[T]) keepStatus(next, old T) {
-	if !t.noStatus() {
-		copyField(next, old, "status")
-	}
-}
-
-// sameSpec reports whether two objects are equal in what the generation counts.
-func (t *Table[T]) sameSpec(a, b T) bool {
-	return sameField(a, b, t.content) && (!t.noStatus() || sameField(a, b, "status"))
-}
+func (t *Table[T]) prefix() string { return t.typ.GetPlural() + "/" }
 
 func (t *Table[T]) key(k object.Key) string {
 	ns := k.Namespace
@@ -466,7 +435,7 @@ func (t *Table[T]) prepareCreate(ctx context.Context, w *Write[T], obj T) (T, er
 	for _, f := range t.cfg.Finalizers {
 		m.Finalizers = appendMissing(m.Finalizers, f)
 	}
-	if !t.cfg.KeepStatus && !t.noStatus() {
+	if !t.cfg.KeepStatus {
 		clearField(obj, "status")
 	}
 	w.Old, w.New = zero, obj
@@ -484,7 +453,7 @@ func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 	w := writing[T](ctx, opts)
 	return t.change(ctx, object.KeyOf(obj), preconditions(obj), w, func(old T) (T, error) {
 		next := object.Clone(obj)
-		t.keepStatus(next, old)
+		copyField(next, old, "status")
 		if !w.Own {
 			for _, f := range t.ownFinalizers(old) {
 				m := ensureMetadata(next)
@@ -576,7 +545,7 @@ func (t *Table[T]) exchange(ctx context.Context, w *Write[T], next T) (T, error)
 	if proto.Equal(old, next) {
 		return old, nil
 	}
-	if m := next.GetMetadata(); m.GetGeneration() == old.GetMetadata().GetGeneration() && !t.sameSpec(old, next) {
+	if m := next.GetMetadata(); m.GetGeneration() == old.GetMetadata().GetGeneration() && !sameField(old, next, "spec") {
 		m.Generation++ // what was chosen is the only difference
 	}
 	if w.DryRun {
@@ -607,7 +576,7 @@ func (t *Table[T]) checkChange(ctx context.Context, w *Write[T]) error {
 	if err := t.check(ctx, w); err != nil {
 		return err
 	}
-	if !t.sameSpec(old, next) {
+	if !sameField(old, next, "spec") {
 		next.GetMetadata().Generation++
 	}
 	return nil
@@ -649,7 +618,7 @@ func (t *Table[T]) keepIdentity(old, next T) error {
 	if len(bad) > 0 {
 		return rpcerr.Invalid(bad...)
 	}
-	t.setTypeFields(next)
+	setTypeFields(next, t.typ)
 	n.Name, n.Namespace, n.GenerateName, n.Uid = o.Name, o.Namespace, o.GenerateName, o.Uid
 	n.ResourceVersion, n.Generation = o.ResourceVersion, o.Generation
 	n.CreationTimestamp, n.DeletionTimestamp, n.DeletionGracePeriodSeconds = o.CreationTimestamp, o.DeletionTimestamp,

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 
-	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
@@ -26,7 +25,7 @@ type Rollout struct {
 // comes later. Source: the Cluster Version Operator.
 func RollsOut(o object.Object, supervised bool) bool {
 	switch o.(type) {
-	case *schedulingv1.Job, *apiextensionsv1.CustomResourceDefinition:
+	case *schedulingv1.Job:
 		return true
 	case *programv1.Program:
 		return supervised
@@ -66,8 +65,6 @@ func RolloutOf(o object.Object) Rollout {
 		return job(w)
 	case *programv1.Program:
 		return program(w)
-	case *apiextensionsv1.CustomResourceDefinition:
-		return definitionRollout(w)
 	}
 	return Rollout{Ready: true}
 }

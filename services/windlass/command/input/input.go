@@ -2,7 +2,6 @@
 package input
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,18 +41,8 @@ type Document struct {
 	Object object.Object
 }
 
-// ReadAny is Read for objects of all kinds, those of CustomResourceDefinitions in the cluster included.
-func (f Files) ReadAny(ctx context.Context, e *session.Env) ([]Document, error) {
-	return f.read(e.In, func(apiVersion, kind string) (client.Kind, error) { return e.KindOf(ctx, apiVersion, kind) })
-}
-
 // Read returns the valid objects of all files, and an error that lists every invalid document.
-func (f Files) Read(in io.Reader) ([]Document, error) { return f.read(in, client.KindOf) }
-
-// find returns the kind that a document names.
-type find func(apiVersion, kind string) (client.Kind, error)
-
-func (f Files) read(in io.Reader, kind find) ([]Document, error) {
+func (f Files) Read(in io.Reader) ([]Document, error) {
 	if len(f.Names) == 0 {
 		return nil, errors.New("must specify a file, a directory or - with -f")
 	}
@@ -66,7 +55,7 @@ func (f Files) read(in io.Reader, kind find) ([]Document, error) {
 			continue
 		}
 		for _, p := range paths {
-			documents, err := readFile(p, in, kind)
+			documents, err := readFile(p, in)
 			failed.Add(err)
 			out = append(out, documents...)
 		}
@@ -109,7 +98,7 @@ func (f Files) expand(name string) ([]string, error) {
 	return out, err
 }
 
-func readFile(path string, in io.Reader, kind find) ([]Document, error) {
+func readFile(path string, in io.Reader) ([]Document, error) {
 	shown := path
 	if path == "-" {
 		shown = "stdin"
@@ -129,7 +118,7 @@ func readFile(path string, in io.Reader, kind find) ([]Document, error) {
 	}
 	var out []Document
 	for _, part := range parts {
-		documents, err := decode(part, kind)
+		documents, err := decode(part)
 		failed.Add(err)
 		out = append(out, documents...)
 	}
@@ -137,8 +126,8 @@ func readFile(path string, in io.Reader, kind find) ([]Document, error) {
 }
 
 // decode returns the object of a document.
-func decode(d manifest.Document, kind find) ([]Document, error) {
-	k, err := kind(d.APIVersion, d.Kind)
+func decode(d manifest.Document) ([]Document, error) {
+	k, err := client.KindOf(d.APIVersion, d.Kind)
 	if err != nil {
 		return nil, fmt.Errorf("%s:%d: %w", d.File, d.Line, err)
 	}

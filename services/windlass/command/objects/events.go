@@ -60,7 +60,7 @@ func events(ctx context.Context, e *session.Env, f eventFlags) error {
 	if err != nil {
 		return err
 	}
-	s, err := eventScope(ctx, e, f)
+	s, err := eventScope(e, f)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func events(ctx context.Context, e *session.Env, f eventFlags) error {
 }
 
 // eventScope returns the selection of events for the flags.
-func eventScope(ctx context.Context, e *session.Env, f eventFlags) (client.Selection, error) {
+func eventScope(e *session.Env, f eventFlags) (client.Selection, error) {
 	s := client.Selection{Namespace: e.Namespace}
 	if f.everyone {
 		s.Namespace = ""
@@ -121,7 +121,7 @@ func eventScope(ctx context.Context, e *session.Env, f eventFlags) (client.Selec
 	if !ok || name == "" {
 		return s, errors.New("--for must be in resource/name form")
 	}
-	k, err := e.FindKind(ctx, word)
+	k, err := client.FindKind(word)
 	if err != nil {
 		return s, err
 	}

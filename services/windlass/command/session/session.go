@@ -17,8 +17,6 @@ type Env struct {
 	Target    client.Target
 	Namespace string
 	Program   string // path of this executable
-
-	custom *[]client.Kind // of CustomResourceDefinitions; nil until they are read
 }
 
 // WithClient calls f with a client of the selected cluster.
