@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
@@ -33,52 +32,6 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 )
-
-// docker returns a client of the Docker engine, or skips the test if none answers, and the name of a cluster whose
-// containers are removed when the test ends.
-func docker(t *testing.T) (engine *client.Client, cluster string) {
-	t.Helper()
-	engine, err := client.New(client.FromEnv)
-	if err != nil {
-		t.Skipf("no Docker engine: %v", err)
-	}
-	t.Cleanup(func() { engine.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if _, err := engine.Ping(ctx, client.PingOptions{}); err != nil {
-		t.Skipf("no Docker engine answers: %v", err)
-	}
-	cluster = "test-" + strings.ToLower(rand.Text()[:8])
-	t.Cleanup(func() {
-		ctx := context.Background()
-		for _, id := range containers(t, engine, cluster) {
-			if _, err := engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true}); err != nil {
-				t.Errorf("container %s is left: %v", id, err)
-			}
-		}
-		if _, err := engine.ImagePrune(ctx, client.ImagePruneOptions{
-			Filters: make(client.Filters).Add("label", "dev.windlass.node=true").Add("dangling", "false"),
-		}); err != nil {
-			t.Errorf("images are left: %v", err)
-		}
-	})
-	return engine, cluster
-}
-
-// containers returns the ids of a cluster's containers.
-func containers(t *testing.T, engine *client.Client, cluster string) (ids []string) {
-	t.Helper()
-	l, err := engine.ContainerList(context.Background(), client.ContainerListOptions{
-		All: true, Filters: make(client.Filters).Add("label", "dev.windlass.cluster="+cluster),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range l.Items {
-		ids = append(ids, c.ID)
-	}
-	return ids
-}
 
 // dockerProvides runs provider-docker until the test ends, and returns when it is ready.
 func dockerProvides(t *testing.T, c *harness.Cluster, cluster string, flags ...string) (
@@ -132,12 +85,12 @@ func subnet(t *testing.T, engine *client.Client, name string) string {
 }
 
 func TestTheDockerProviderKeepsTheRules(t *testing.T) {
-	engine, cluster := docker(t)
+	engine, cluster := harness.Docker(t)
 	c := shared.Cluster(t)
 	p, _ := dockerProvides(t, c, cluster)
 	verified(t, c, p.Address(), "provider-docker", "DockerMachineProviderSpec")
 	verified(t, c, p.Address(), "provider-docker", "DockerMachineProviderSpec", "network: "+subnet(t, engine, cluster))
-	if left := containers(t, engine, cluster); len(left) > 0 {
+	if left := harness.DockerContainers(t, engine, cluster); len(left) > 0 {
 		t.Errorf("containers %q are left", left)
 	}
 }
@@ -219,7 +172,7 @@ func (p *enginePath) once(provider *harness.Provider, method, suffix string, bef
 }
 
 func TestAKilledDockerProviderContinues(t *testing.T) {
-	engine, cluster := docker(t)
+	engine, cluster := harness.Docker(t)
 	c := shared.Cluster(t)
 	path, address := pathTo(t, engine)
 	p, provider := dockerProvides(t, c, cluster, "--docker-host", address)
@@ -265,7 +218,7 @@ func TestAKilledDockerProviderContinues(t *testing.T) {
 			i, err := provider.GetInstance(ctx, get)
 			return i.GetState() == "Running", i.GetState(), err
 		})
-		if all := containers(t, engine, cluster); len(all) != 1 {
+		if all := harness.DockerContainers(t, engine, cluster); len(all) != 1 {
 			t.Fatalf("%s: containers %q, want one", name, all)
 		}
 		path.once(p, http.MethodDelete, "", at.before) // the removal of the container
@@ -277,7 +230,8 @@ func TestAKilledDockerProviderContinues(t *testing.T) {
 		restart()
 		c.Wait(time.Minute, name+": gone", func(ctx context.Context) (bool, string, error) {
 			_, err := provider.GetInstance(ctx, get)
-			return status.Code(err) == codes.NotFound && len(containers(t, engine, cluster)) == 0, fmt.Sprint(err), nil
+			return status.Code(err) == codes.NotFound && len(harness.DockerContainers(t, engine, cluster)) == 0, fmt.Sprint(err),
+				nil
 		})
 		if i, err := provider.CreateInstance(t.Context(), request); status.Code(err) != codes.FailedPrecondition {
 			t.Fatalf("%s: a creation after the deletion: %v, %v; want FAILED_PRECONDITION", name, i, err)
@@ -286,7 +240,7 @@ func TestAKilledDockerProviderContinues(t *testing.T) {
 }
 
 func TestASilentEngineTakesNoInstanceAway(t *testing.T) {
-	engine, cluster := docker(t)
+	engine, cluster := harness.Docker(t)
 	c := shared.Cluster(t)
 	path, address := pathTo(t, engine)
 	_, provider := dockerProvides(t, c, cluster, "--docker-host", address)
@@ -317,7 +271,7 @@ func TestASilentEngineTakesNoInstanceAway(t *testing.T) {
 
 // TestContainersJoinACluster is what docs/provider.md says of the Docker provider.
 func TestContainersJoinACluster(t *testing.T) {
-	engine, cluster := docker(t)
+	engine, cluster := harness.Docker(t)
 	shared.Cluster(t) // no cluster of another package runs at the same time
 	c := harness.Second(t)
 	p, _ := dockerProvides(t, c, cluster)
@@ -339,7 +293,7 @@ func TestContainersJoinACluster(t *testing.T) {
 					names = append(names, n.GetMetadata().GetName())
 				}
 			}
-			all := containers(t, engine, cluster)
+			all := harness.DockerContainers(t, engine, cluster)
 			return len(names) == 2 && len(all) == 2 && !slices.Contains(names, without), fmt.Sprint(names, all), err
 		})
 		return names
@@ -364,7 +318,7 @@ func TestContainersJoinACluster(t *testing.T) {
 	joined(second[0])
 	c.MustCLI("delete", "machineset", "containers")
 	c.Wait(2*time.Minute, "all containers to be gone", func(context.Context) (bool, string, error) {
-		all := containers(t, engine, cluster)
+		all := harness.DockerContainers(t, engine, cluster)
 		return len(all) == 0, fmt.Sprint(all), nil
 	})
 }
