@@ -83,7 +83,8 @@ func TestWindlassUpdatesItselfAndGoesBack(t *testing.T) {
 	for _, name := range topology.Names() {
 		o := p[name]
 		if image = o.GetSpec().GetImage(); image == "" || o.GetStatus().GetImage() != image ||
-			conditionOf(o.GetStatus().GetConditions(), "Available").GetStatus() != "True" {
+			conditionOf(o.GetStatus().GetConditions(), "Available").GetStatus() != "True" ||
+			conditionOf(o.GetStatus().GetConditions(), "Progressing").GetStatus() != "False" {
 			t.Errorf("program %s once the update is completed: %v", name, o)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
@@ -57,6 +58,7 @@ type cluster struct {
 	pools    configv1.MachineConfigPoolServiceClient
 	versions updatev1.ClusterVersionServiceClient
 	reports  updatev1.ClusterOperatorServiceClient
+	programs programv1.ProgramServiceClient
 	dir      string // of a cluster on this machine: all its files
 }
 
@@ -101,6 +103,7 @@ func connect(ctx context.Context, s shell) (*cluster, error) {
 		pools:    configv1.NewMachineConfigPoolServiceClient(conn),
 		versions: updatev1.NewClusterVersionServiceClient(conn),
 		reports:  updatev1.NewClusterOperatorServiceClient(conn),
+		programs: programv1.NewProgramServiceClient(conn),
 		dir:      filepath.Dir(filepath.Dir(env["WINDLASS_CACERT"])),
 	}, nil
 }

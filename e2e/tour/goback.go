@@ -78,14 +78,14 @@ func (u *upgrade) goBack(ctx context.Context, _ *updatev1.ClusterVersion) error 
 	return err
 }
 
-// withMore writes the manifests of the later release, and returns their directory. Its machine configurations are those
-// of the release before: no node changes.
-func (u *upgrade) withMore() (string, error) {
+// withSameNodes writes the manifests of a release whose machine configurations are those of the release before, so that
+// no node changes, and returns their directory.
+func (u *upgrade) withSameNodes(version string) (string, error) {
 	same, err := u.manifestsOf(u.next)
 	if err != nil {
 		return "", err
 	}
-	to, err := u.manifestsOf(u.later)
+	to, err := u.manifestsOf(version)
 	if err != nil {
 		return "", err
 	}
@@ -97,6 +97,15 @@ func (u *upgrade) withMore() (string, error) {
 		if err := os.WriteFile(filepath.Join(to, name), raw, 0o600); err != nil {
 			return "", err
 		}
+	}
+	return to, nil
+}
+
+// withMore writes the manifests of the later release, and returns their directory.
+func (u *upgrade) withMore() (string, error) {
+	to, err := u.withSameNodes(u.later)
+	if err != nil {
+		return "", err
 	}
 	deployment := filepath.Join(to, "0000_50_beacon_00_deployment.yaml")
 	raw, err := os.ReadFile(deployment)

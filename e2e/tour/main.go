@@ -24,6 +24,9 @@ import (
 )
 
 func main() {
+	if exit, is := asWindlass(os.Args[1:]); is {
+		os.Exit(exit)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()

@@ -23,6 +23,7 @@ const (
 type versions struct {
 	now, next     string
 	later         string // that brings more than next
+	broken, self  string // that bring Windlass itself: one that does not come up, and one that does
 	risky, unsure string // with a risk that is certain, and with one that cannot be judged
 	judged        string // with a risk that the cluster's own metrics decide
 }
@@ -43,6 +44,7 @@ func versionsAfter(now string) (versions, error) {
 	}
 	// It comes before the next one of a tour that is repeated.
 	v.later = fmt.Sprintf("%d.%d.%d-tour", major, minor, patch+1)
+	v.broken, v.self = v.later+".1", v.later+".2"
 	v.risky, v.unsure = fmt.Sprintf("%d.%d.0", major, minor+1), fmt.Sprintf("%d.%d.0", major, minor+2)
 	v.judged = fmt.Sprintf("%d.%d.0", major, minor+3)
 	return v, nil
@@ -89,9 +91,9 @@ func (t *tour) newRelease(ctx context.Context, version, previous, to, key, signa
 	return t.buildRelease(ctx, from, version, previous, to, key, signatures, created)
 }
 
-// buildRelease is newRelease of the manifests in a directory.
+// buildRelease is newRelease of the manifests in a directory, with more flags.
 func (t *tour) buildRelease(ctx context.Context, from, version, previous, to, key, signatures string,
-	created time.Time,
+	created time.Time, more ...string,
 ) (string, error) {
 	args := []string{
 		"adm", "release", "new", "--from-dir", from, "--version", version, "--previous", previous, "--to", to,
@@ -100,7 +102,7 @@ func (t *tour) buildRelease(ctx context.Context, from, version, previous, to, ke
 	if key != "" {
 		args = append(args, "--signing-key", key, "--signature-store", signatures)
 	}
-	out, err := t.windlass(ctx, args...)
+	out, err := t.windlass(ctx, append(args, more...)...)
 	return strings.TrimSpace(out), err
 }
 

@@ -217,7 +217,7 @@ func (p *pass) apply(m *plan.Manifest) plan.Outcome {
 		return plan.Outcome{Problem: status.Convert(err).Message(), Passing: passing(err)}
 	}
 	p.noteApplied(m, applied.Object)
-	nodes := m.Operator == plan.NodeOperator && p.mode == plan.Updating
+	nodes := m.Nodes() && p.mode == plan.Updating
 	return plan.Outcome{RollsOut: nodes || plan.RollsOut(applied.Object, p.c.Supervised), Leaving: applied.Leaving}
 }
 
@@ -242,7 +242,7 @@ func (p *pass) noteApplied(m *plan.Manifest, o object.Object) {
 
 // follow watches what a manifest started until it is ready.
 func (p *pass) follow(m *plan.Manifest, see func(plan.Rollout)) error {
-	if m.Operator != plan.NodeOperator {
+	if !m.Nodes() {
 		return p.c.Applier.Follow(p.ctx, p.tasks[m.ID], func(o object.Object, r plan.Rollout) error {
 			if m.Job && r.Ready {
 				if err := p.ran(m, o.GetMetadata().GetUid()); err != nil {

@@ -57,6 +57,10 @@ func (m *Manifest) skipped(mode Mode) bool {
 	return m.Unmanaged || m.Job && (m.Ran || mode == Reconciling)
 }
 
+// Nodes reports whether the manifest is of the operator of the nodes' configuration, which is waited for together with
+// the nodes of the control plane. The program that reports that operator is waited for alone.
+func (m *Manifest) Nodes() bool { return m.Operator == NodeOperator && !m.Program }
+
 // Title names the object of a manifest for people.
 func (m *Manifest) Title() string {
 	if ns := m.Object.GetNamespace(); ns != "" {

@@ -69,11 +69,13 @@ func RolloutOf(o object.Object) Rollout {
 	return Rollout{Ready: true}
 }
 
+const programNotUpdated = "ProgramNotUpdated"
+
 // program says how far a program is that a supervisor restarts.
 func program(p *programv1.Program) Rollout {
 	st := p.GetStatus()
 	s := Rollout{
-		Reason: "ProgramNotUpdated",
+		Reason: programNotUpdated,
 		Fact: fmt.Sprintf("the program runs version %s, from %s, and is ready", p.GetSpec().GetVersion(),
 			p.GetSpec().GetImage()),
 	}

@@ -232,10 +232,12 @@ func Foresee(v PassView, waits []*updatev1.UpdateWait, operator func(name string
 // waitReasonOf returns the reason of the gate of a manifest, of which only the wait is known.
 func waitReasonOf(m *Manifest, w *updatev1.UpdateWait) string {
 	switch {
-	case m.Operator == NodeOperator:
+	case m.Nodes():
 		return "ControlPlaneNotUpdated"
 	case strings.HasPrefix(w.GetFact(), m.Title()+" must "):
 		return applyFailed
+	case m.Program:
+		return programNotUpdated
 	}
 	return "WorkloadNotAvailable"
 }
@@ -351,7 +353,7 @@ func GivenPass(r *updatev1.PlanClusterVersionRunRequest, mode Mode) PassView {
 	}
 	for _, list := range v.Manifests {
 		for _, m := range list {
-			if m.Operator == NodeOperator {
+			if m.Nodes() {
 				v.Nodes.Operands = m.Operands
 			}
 		}
