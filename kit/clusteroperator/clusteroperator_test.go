@@ -190,7 +190,9 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 			condition("Available", "True", "AsExpected", 1000), condition("Progressing", "False", "AsExpected", 1000),
 			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: Operand, Version: version.Number}},
+		Versions: []*updatev1.OperandVersion{
+			{Name: Operand, Version: version.Number}, {Name: Program, Version: version.Number},
+		},
 	}
 	if diff := cmp.Diff(want, first, protocmp.Transform()); diff != "" {
 		t.Errorf("a first status (-want +got)\n%s", diff)
@@ -210,7 +212,9 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 			condition("RecentBackup", "True", "Done", 500),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: Operand, Version: "2.0.0"}},
+		Versions: []*updatev1.OperandVersion{
+			{Name: "etcd", Version: "3.6"}, {Name: Operand, Version: "2.0.0"}, {Name: Program, Version: version.Number},
+		},
 	}
 	want.Conditions[1].Message = proto.String("to 2")
 	if diff := cmp.Diff(want, second, protocmp.Transform()); diff != "" {
