@@ -56,6 +56,7 @@ func readManifests(f File) ([]Manifest, error) {
 	}
 	var out []Manifest
 	var failed []error
+	lines := bytes.SplitAfter(f.Content, []byte("\n"))
 	for i, d := range documents {
 		m, err := readManifest(f.Name, d.JSON)
 		switch {
@@ -63,7 +64,7 @@ func readManifests(f File) ([]Manifest, error) {
 		case m.Kind == "List" && m.APIVersion == "v1":
 			err = m.eachItem(func(item Manifest) { out = append(out, item) })
 		default:
-			m.Content = verbatim(f.Content, documents, i)
+			m.Content = verbatim(f.Content, lines, documents, i)
 			err = m.check()
 			out = append(out, m)
 		}
@@ -79,11 +80,11 @@ func readManifests(f File) ([]Manifest, error) {
 
 // verbatim returns a document unchanged from its file, or as JSON where it cannot be cut out of it: lines are counted
 // as YAML ends them, and documents of JSON need not begin on lines of their own.
-func verbatim(content []byte, documents []manifest.Document, i int) []byte {
+func verbatim(content []byte, lines [][]byte, documents []manifest.Document, i int) []byte {
 	if len(documents) == 1 {
 		return content
 	}
-	text := cut(content, documents, i)
+	text := cut(lines, documents, i)
 	alone, err := manifest.Split(bytes.NewReader(text), "")
 	if err != nil || len(alone) != 1 || !bytes.Equal(alone[0].JSON, documents[i].JSON) {
 		return documents[i].JSON
@@ -93,8 +94,7 @@ func verbatim(content []byte, documents []manifest.Document, i int) []byte {
 
 // cut returns the lines of a file from where a document begins to where the next one does, without the markers between
 // them.
-func cut(content []byte, documents []manifest.Document, i int) []byte {
-	lines := bytes.SplitAfter(content, []byte("\n"))
+func cut(lines [][]byte, documents []manifest.Document, i int) []byte {
 	from, to := documents[i].Line-1, len(lines)
 	if i+1 < len(documents) {
 		to = min(to, documents[i+1].Line-1)

@@ -110,6 +110,9 @@ func Draft(version string, files []File) (*Payload, error) {
 		if !isManifest(f.Name) {
 			return nil, fmt.Errorf("%s: the name is none of a manifest: it must end with .yaml, .yml or .json", f.Name)
 		}
+		if len(f.Content) > maxFile {
+			return nil, fmt.Errorf("%s: it is longer than %d bytes", f.Name, maxFile)
+		}
 		p.Files = append(p.Files, File{Folder: folderReleases, Name: f.Name, Content: f.Content})
 	}
 	slices.SortStableFunc(p.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })

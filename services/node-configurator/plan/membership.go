@@ -176,6 +176,10 @@ func OtherPoolFaults(pool *configv1.MachineConfigPool, others *configv1.MachineC
 	if others != nil && pool == nil {
 		return []object.Fault{{Path: "otherPools", Description: "is only allowed together with pool"}}
 	}
+	const mostPools = 1000 // each is compared with each node
+	if len(others.GetItems()) > mostPools {
+		return []object.Fault{{Path: "otherPools.items", Description: fmt.Sprintf("must have at most %d pools", mostPools)}}
+	}
 	var out []object.Fault
 	names := map[string]bool{pool.GetMetadata().GetName(): true}
 	for i, p := range others.GetItems() {

@@ -127,6 +127,10 @@ func resolution(m *Manifest, g Gate) string {
 	case strings.HasPrefix(g.Reason, "ClusterOperator"):
 		return fmt.Sprintf("The operator itself reports it: `windlass describe clusteroperator %s` shows what it says.",
 			m.Operator)
+	case g.Reason == programNotUpdated && g.Effect == Fail:
+		return "The Program is changed: `windlass adm upgrade --abort` goes back with everything."
+	case g.Reason == programNotUpdated:
+		return fmt.Sprintf("The supervisor of the cluster brings it there: `windlass describe %s` shows how far it is.", show)
 	case m.Job && g.Effect == Fail:
 		return fmt.Sprintf("Once the Job is deleted it runs again: `windlass delete %s`.", show)
 	case m.Job && g.Reason != applyFailed:
@@ -135,6 +139,38 @@ func resolution(m *Manifest, g Gate) string {
 		return fmt.Sprintf("It is tried again by itself: `windlass describe %s` shows the object.", show)
 	}
 	return fmt.Sprintf("Its pods become ready: `windlass describe %s` shows what they lack.", show)
+}
+
+// Limits of what plans are asked about: far beyond real clusters, and small enough that no request holds up a leader.
+const (
+	mostUpdates   = 10_000   // that are offered
+	mostOverrides = 1_000    // of the spec
+	mostGiven     = 4 << 20  // bytes of a ClusterVersion
+	mostPause     = 1 << 10  // bytes of who paused it
+	mostOperator  = 64 << 10 // bytes of a ClusterOperator
+)
+
+// GivenFaults returns why plans of a ClusterVersion that a caller gives would take too much.
+func GivenFaults(cv *updatev1.ClusterVersion) []object.Fault {
+	var out []object.Fault
+	most := func(path string, have, most int, what string) {
+		if have > most {
+			out = append(out, object.Fault{
+				Path: "clusterVersion" + path, Description: fmt.Sprintf("must have at most %d %s", most, what),
+			})
+		}
+	}
+	st := cv.GetStatus()
+	most("", proto.Size(cv), mostGiven, "bytes")
+	most(".spec.overrides", len(cv.GetSpec().GetOverrides()), mostOverrides, "items")
+	most(".spec.pause.by", len(cv.GetSpec().GetPause().GetBy()), mostPause, "bytes")
+	most(".status.history", len(st.GetHistory()), maxHistory, "items")
+	most(".status.availableUpdates", len(st.GetAvailableUpdates()), mostUpdates, "items")
+	most(".status.conditionalUpdates", len(st.GetConditionalUpdates()), mostUpdates, "items")
+	for i, h := range st.GetHistory() {
+		most(fmt.Sprintf(".status.history[%d]", i), proto.Size(h), mostOperator, "bytes")
+	}
+	return out
 }
 
 // Current returns the position of the step under way, from 1; 0 if the pass has ended well.
@@ -397,7 +433,29 @@ func RunFaults(r *updatev1.PlanClusterVersionRunRequest) []object.Fault {
 		}
 		return nil
 	}
-	var out []object.Fault
+	out := GivenFaults(r.GetClusterVersion())
+	operators := map[string]bool{}
+	for i, o := range r.GetClusterOperators() {
+		path, name := fmt.Sprintf("clusterOperators[%d]", i), o.GetMetadata().GetName()
+		if name == "" || operators[name] {
+			out = append(out, object.Fault{Path: path + ".metadata.name", Description: "must be given, and each once"})
+		}
+		if proto.Size(o) > mostOperator {
+			out = append(out, object.Fault{Path: path, Description: fmt.Sprintf("must have at most %d bytes", mostOperator)})
+		}
+		operators[name] = true
+	}
+	removed := map[string]bool{}
+	for i, o := range r.GetRemoved() {
+		path, id := fmt.Sprintf("removed[%d]", i), Identity(o)
+		switch {
+		case o.GetKind() == "" || o.GetName() == "":
+			out = append(out, object.Fault{Path: path, Description: "must have a kind and a name"})
+		case removed[id]:
+			out = append(out, object.Fault{Path: path, Description: "is there twice"})
+		}
+		removed[id] = true
+	}
 	seen := map[string]int{}
 	for i, m := range r.GetManifests() {
 		path, o := fmt.Sprintf("manifests[%d]", i), m.GetObject()

@@ -263,3 +263,34 @@ func TestWhatIsWrongWithTheObjectsOfARun(t *testing.T) {
 		}
 	}
 }
+
+func TestPlansOfWhatIsGivenHaveLimits(t *testing.T) {
+	entries := make([]*updatev1.UpdateHistory, 101)
+	for i := range entries {
+		entries[i] = &updatev1.UpdateHistory{}
+	}
+	operator := &updatev1.ClusterOperator{Metadata: &metav1.ObjectMeta{Name: "dns"}}
+	config := &metav1.ObjectReference{ApiVersion: "v1", Kind: "ConfigMap", Name: "a"}
+	for path, r := range map[string]*updatev1.PlanClusterVersionRunRequest{
+		"": {ClusterVersion: &updatev1.ClusterVersion{}},
+		"clusterVersion.status.history": {
+			ClusterVersion: &updatev1.ClusterVersion{Status: &updatev1.ClusterVersionStatus{History: entries}},
+		},
+		"clusterVersion.spec.pause.by": {
+			ClusterVersion: &updatev1.ClusterVersion{Spec: &updatev1.ClusterVersionSpec{
+				Pause: &updatev1.UpdatePause{By: strings.Repeat("x", 1025)},
+			}},
+		},
+		"clusterOperators[1].metadata.name": {
+			ClusterVersion: &updatev1.ClusterVersion{}, ClusterOperators: []*updatev1.ClusterOperator{operator, operator},
+		},
+		"removed[1]": {
+			ClusterVersion: &updatev1.ClusterVersion{}, Removed: []*metav1.ObjectReference{config, config},
+		},
+	} {
+		faults := RunFaults(r)
+		if (len(faults) == 0) != (path == "") || path != "" && faults[0].Path != path {
+			t.Errorf("%q: %v", path, faults)
+		}
+	}
+}

@@ -41,6 +41,9 @@ func (s *Version) PlanClusterVersionHistory(ctx context.Context, req *updatev1.P
 		now = req.GetNow().AsTime()
 	}
 	if cv := req.GetClusterVersion(); cv != nil {
+		if faults := plan.GivenFaults(cv); len(faults) > 0 {
+			return nil, rpcerr.Invalid(faults...)
+		}
 		return plan.WaysBack(cv, now), nil
 	}
 	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
