@@ -58,8 +58,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
-		if cfg.Peers[service] == "" {
-			continue // itself: programs are then of a kind without a service
+		if service == topology.UpdateOrchestrator && cfg.Peers[service] == "" {
+			continue // programs are then of a kind without a service
 		}
 		conn, err := p.Dial(service)
 		if err != nil {
