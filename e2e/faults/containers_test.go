@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -94,7 +92,7 @@ func (c contents) files() map[string]string {
 
 // document is the MachineConfig with the contents. The unit differs with what reboots. Its start can be held: the files
 // of a change are on disk then, and the change is not recorded.
-func (c contents) document() string {
+func (c contents) document(reader []byte) string {
 	files := c.files()
 	var b strings.Builder
 	b.WriteString(`apiVersion: machineconfiguration.openshift.io/v1
@@ -126,58 +124,44 @@ spec:
 			mode,
 			base64.StdEncoding.EncodeToString(content))
 	}
-	file("/usr/bin/reader", 0o755, reader())
+	file("/usr/bin/reader", 0o755, reader)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file("/etc/"+name, 0o644, []byte(files[name]))
 	}
 	return b.String()
 }
 
-// reader is a program for Linux on amd64, since a container has no other program than ours. Without an argument it
-// prints etc/reader.conf once and then does nothing until it is ended; with one it ends once etc/hold cannot be
-// executed.
-func reader() []byte {
-	const base, headers = 0x400000, 64 + 56
-	code := []byte{
-		0x48, 0x83, 0x3c, 0x24, 0x01, // cmp qword [rsp], 1: the number of arguments
-		0x75, 0, // jne waits
-		0x48, 0x8d, 0x3d, 0, 0, 0, 0, // lea rdi, [rip+conf]
-		0x31, 0xf6, 0xb8, 2, 0, 0, 0, 0x0f, 0x05, // open(conf, O_RDONLY)
-		0x48, 0x81, 0xec, 0, 0x10, 0, 0, // sub rsp, 4096
-		0x89, 0xc7, 0x48, 0x89, 0xe6, 0xba, 0, 0x10, 0, 0, 0x31, 0xc0, 0x0f, 0x05, // read(it, rsp, 4096)
-		0x89, 0xc2, 0xbf, 1, 0, 0, 0, 0x48, 0x89, 0xe6, 0xb8, 1, 0, 0, 0, 0x0f, 0x05, // write(1, rsp, what was read)
-		0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7, // pause(), again and again
+// readerProgram is the program of the service: a container has none but ours. Without an argument it prints
+// etc/reader.conf once and then does nothing until it is ended; with one it ends once etc/hold cannot be executed.
+const readerProgram = `package main
+
+import (
+	"os"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 1 {
+		for held() {
+			time.Sleep(20 * time.Millisecond)
+		}
+		return
 	}
-	waits := len(code)
-	code = append(code,
-		0x48, 0x8d, 0x3d, 0, 0, 0, 0, // lea rdi, [rip+hold]
-		0xbe, 1, 0, 0, 0, 0xb8, 21, 0, 0, 0, 0x0f, 0x05, // access(hold, X_OK)
-		0x85, 0xc0, 0x75, 18, // test eax, eax; jne ends
-		0x48, 0x8d, 0x3d, 0, 0, 0, 0, // lea rdi, [rip+time]
-		0x31, 0xf6, 0xb8, 35, 0, 0, 0, 0x0f, 0x05, // nanosleep(time, NULL)
-		0xeb, 0, // jmp waits
-		0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05) // ends: exit(0)
-	ends := len(code) - 9
-	code[6], code[ends-1] = byte(waits-7), byte(waits-ends)
-	refer := func(at int) { binary.LittleEndian.PutUint32(code[at:], uint32(len(code)-(at+4))) }
-	refer(10)
-	code = append(code, "etc/reader.conf\x00"...)
-	refer(waits + 3)
-	code = append(code, "etc/hold\x00"...)
-	refer(waits + 26)
-	code = binary.LittleEndian.AppendUint64(code, 0)
-	code = binary.LittleEndian.AppendUint64(code, uint64(20*time.Millisecond))
-	size := uint64(headers + len(code))
-	out := append([]byte("\x7fELF\x02\x01\x01"), make([]byte, 9)...)
-	for _, field := range []any{
-		uint16(2), uint16(62), uint32(1), uint64(base + headers), uint64(64), uint64(0), uint32(0), uint16(64), uint16(56),
-		uint16(1), uint16(0), uint16(0), uint16(0), // the header of the file: an executable for x86-64
-		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(0x1000), // its one segment
-	} {
-		out, _ = binary.Append(out, binary.LittleEndian, field) // of a fixed size
+	text, err := os.ReadFile("etc/reader.conf")
+	if err != nil {
+		panic(err)
 	}
-	return append(out, code...)
+	os.Stdout.Write(text)
+	for {
+		time.Sleep(time.Hour)
+	}
 }
+
+func held() bool {
+	info, err := os.Stat("etc/hold")
+	return err == nil && info.Mode()&0o111 != 0
+}
+`
 
 // containerCourse is a change of the container's configuration.
 type containerCourse struct {
@@ -203,16 +187,17 @@ var containerCourses = []containerCourse{
 // TestFaultsAContainerIsKilledDuringAConfiguration kills the container of a machine, and so all of the machine at once,
 // at each step of a configuration, and starts it again.
 func TestFaultsAContainerIsKilledDuringAConfiguration(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		t.Skip("the program of the service is for amd64")
-	}
 	engine, name := harness.Docker(t)
 	shared.Cluster(t) // no cluster of another package runs at the same time
 	c := harness.Second(t)
 	p := c.Provide("provider-docker", "--cluster", name)
 	c.Up("--set", "machine-api.peer=provider-docker="+p.Address())
-	m := &containerMachine{t: t, c: c, engine: engine, has: contents{"first", "first"}}
-	apply(t, c, m.has.document())
+	reader, err := os.ReadFile(build(t, readerProgram))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &containerMachine{t: t, c: c, engine: engine, reader: reader, has: contents{"first", "first"}}
+	apply(t, c, m.has.document(reader))
 	apply(t, c, containerDocuments)
 	c.Wait(patience, "the container's node", func(ctx context.Context) (bool, string, error) {
 		nodes, err := c.Nodes(ctx)
@@ -252,6 +237,7 @@ type containerMachine struct {
 	t        *testing.T
 	c        *harness.Cluster
 	engine   *client.Client
+	reader   []byte // the program of the service
 	node, id string
 	has      contents
 	had      contents
@@ -279,7 +265,7 @@ func (m *containerMachine) take(k containerCourse, at ...string) {
 			m.hold(true)
 		}
 		if i == 0 {
-			apply(m.t, m.c, m.has.document())
+			apply(m.t, m.c, m.has.document(m.reader))
 		}
 		if moment == "booted" { // after the change, or the change would be held
 			m.await("rebooting")
