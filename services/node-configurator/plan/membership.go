@@ -114,7 +114,7 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 		name, disputed := c.poolOf(n)
 		if name != pool && c.selects(pool, n) {
 			m.Others = append(m.Others, &OtherNode{
-				Node: n.GetMetadata().GetName(), Pool: name, Reason: whyElsewhere(n, name, disputed),
+				Node: n.GetMetadata().GetName(), Pool: name, Reason: whyElsewhere(n, pool, name, disputed),
 			})
 		}
 		switch {
@@ -149,8 +149,8 @@ func (c chooser) selects(pool string, node *nodev1.Node) bool {
 	return false
 }
 
-// whyElsewhere says why a node does not belong to a pool that selects it, but to another one, or to none.
-func whyElsewhere(node *nodev1.Node, pool string, disputed []string) string {
+// whyElsewhere says why a node does not belong to a pool that selects it, asked, but to another one, or to none.
+func whyElsewhere(node *nodev1.Node, asked, pool string, disputed []string) string {
 	role := node.GetMetadata().GetAnnotations()[nodeid.MachineRole]
 	switch {
 	case node.GetMetadata().GetLabels()[osLabel] == "windows":
@@ -159,7 +159,7 @@ func whyElsewhere(node *nodev1.Node, pool string, disputed []string) string {
 		return "the pools " + strings.Join(disputed, " and ") + " select it, and a node belongs to one custom pool only"
 	case role == MasterPool && pool == "":
 		return "its machine is one of the control plane, and labels alone do not bring it out of its pools"
-	case pool == "":
+	case pool == "", role == workerPool && (asked == MasterPool || asked == arbiterPool):
 		return "its machine is a worker, and labels alone do not bring it into the pools of the control plane"
 	case pool == MasterPool:
 		return "the pool " + MasterPool + " wins over all others"

@@ -22,6 +22,9 @@ import (
 func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, r *updatev1.Release, removals bool) (
 	*updatev1.PlanReleaseResponse, error,
 ) {
+	if err := c.Tables.Releases.CatchUp(ctx); err != nil {
+		return nil, err
+	}
 	image, err := c.Payloads.Open(ctx, r.GetSpec().GetImage())
 	if errors.Is(err, store.ErrNotFound) {
 		return &updatev1.PlanReleaseResponse{ContentsUnknown: fmt.Sprintf(
@@ -42,7 +45,7 @@ func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, 
 		enabled = l.enables(cv, enabled, before).GetEnabledCapabilities()
 	}
 	out := c.contents(l.with(enabled), cv.GetSpec().GetOverrides(), r.GetStatus().GetJobs())
-	if removals {
+	if removals && before != nil {
 		plan.AddRemovals(out, before, l.with(enabled).wants(), cv.GetSpec().GetOverrides(), apply.Services())
 	}
 	return out, nil

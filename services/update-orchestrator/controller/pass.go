@@ -12,7 +12,6 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -60,7 +59,8 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	v := plan.PassView{
-		Version: l.version(), Mode: p.mode, Files: l.payload.FileNames(), Manifests: map[string][]*plan.Manifest{},
+		Version: l.version(), Mode: p.mode, Aborts: p.mode == plan.Updating && plan.Underway(cv),
+		Files: l.payload.FileNames(), Manifests: map[string][]*plan.Manifest{},
 		Drifted: p.partial, Before: int(cv.GetStatus().GetProgress().GetDone()), Failures: c.term.failures,
 		Sightings: c.term.sightings,
 	}
@@ -100,7 +100,7 @@ func manifest(t apply.Task, overrides []*updatev1.ComponentOverride) *plan.Manif
 		m.Operator = t.Name
 	case p != nil:
 		m.Program, m.Operator = true, topology.Operator(t.Name)
-		m.Operands = []*updatev1.OperandVersion{{Name: clusteroperator.Program, Version: p.GetSpec().GetVersion()}}
+		m.Operands = apply.ProgramVersions(p)
 	}
 	return m
 }

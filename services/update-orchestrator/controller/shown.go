@@ -52,6 +52,8 @@ func (c *Controller) Progress(cv *updatev1.ClusterVersion) (*updatev1.PlanCluste
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.plan.Describe(out)
+	// What has drifted since, and is not put back yet, is in the condition alone.
+	out.Completed = out.GetCompleted() && plan.Find(out.GetConditions(), plan.Failing).GetStatus() != plan.True
 	if out.Ended = p.over.Load(); out.Ended {
 		out.NextPassTime = plan.NextPass(next)
 	}
@@ -75,7 +77,7 @@ func (c *Controller) Foresee(r *updatev1.PlanClusterVersionRunRequest, now time.
 	p.Describe(out)
 	out.Conditions = nil
 	run := p.Run()
-	run.Completed = p.Completed()
+	run.Completed, run.Invalid = p.Completed(), plan.Find(st.GetConditions(), plan.Invalid).GetStatus() == plan.True
 	for _, condition := range plan.Conditions(run, st.GetConditions(), now) {
 		out.Conditions = append(out.Conditions, plan.Stamp(condition, plan.Find(st.GetConditions(), condition.GetType()),
 			now))

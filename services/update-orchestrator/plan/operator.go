@@ -49,6 +49,7 @@ func (g Gate) Blocks() bool { return g.Effect > Report }
 type gateView struct {
 	Operator string
 	File     string                     // manifest that it belongs to
+	Object   *metav1.ObjectReference    // of the manifest
 	Declared []*updatev1.OperandVersion // versions that its manifest in the release says
 	Live     *updatev1.ClusterOperator  // nil if there is none
 	Mode     Mode
@@ -92,8 +93,7 @@ func (v gateView) owes(effect Effect, reason, message, fact, observed string) Ga
 	g := Gate{Effect: effect, Operator: v.Operator, Reason: reason, Message: message}
 	if g.Blocks() {
 		g.Wait = &updatev1.UpdateWait{
-			Object:   &metav1.ObjectReference{ApiVersion: "config.openshift.io/v1", Kind: "ClusterOperator", Name: v.Operator},
-			Manifest: v.File, Fact: operatorFact(v.Operator) + fact + ".", Observed: observed,
+			Object: v.Object, Manifest: v.File, Fact: operatorFact(v.Operator) + fact + ".", Observed: observed,
 			Since: timestamppb.New(v.Since),
 		}
 	}

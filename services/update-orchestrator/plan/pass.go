@@ -105,7 +105,8 @@ func (s Sightings) forget(m *Manifest) { delete(s, sighting(m.File, m.Object)) }
 // Gate returns what the cluster operator of a manifest owes at now; live is nil if there is none.
 func (s Sightings) Gate(m *Manifest, live *updatev1.ClusterOperator, mode Mode, now time.Time) Gate {
 	g := operatorGate(gateView{
-		Operator: m.Operator, File: m.File, Declared: m.Operands, Live: live, Mode: mode, Since: s.of(m, now),
+		Operator: m.Operator, File: m.File, Object: m.Object, Declared: m.Operands, Live: live, Mode: mode,
+		Since: s.of(m, now),
 	})
 	if g.Effect == Ready {
 		s.forget(m)
@@ -117,6 +118,7 @@ func (s Sightings) Gate(m *Manifest, live *updatev1.ClusterOperator, mode Mode, 
 type PassView struct {
 	Version   string
 	Mode      Mode
+	Aborts    bool                   // there is a release to go back to from the one that is applied
 	Drifted   bool                   // it is over what has drifted alone: what fails holds up nothing
 	Files     []string               // of manifests, in load order
 	Manifests map[string][]*Manifest // by file; those of a file in load order
@@ -142,6 +144,7 @@ type Pass struct {
 	goesOn    bool // after failures
 	failures  int  // after which it went on
 	completed bool
+	aborts    bool // there is a release to go back to
 }
 
 // stepRun is a step under way.
@@ -227,7 +230,7 @@ func (p *Plan) wake(at time.Time) {
 
 // NewPass returns a pass that begins with its first Next.
 func NewPass(v PassView) *Pass {
-	p := &Pass{tasks: map[string]*task{}, sightings: v.Sightings, goesOn: v.Drifted}
+	p := &Pass{tasks: map[string]*task{}, sightings: v.Sightings, goesOn: v.Drifted, aborts: v.Aborts}
 	total, jobs := 0, map[string]bool{}
 	for file, list := range v.Manifests {
 		jobs[file] = slices.ContainsFunc(list, func(m *Manifest) bool { return m.Job })

@@ -160,7 +160,7 @@ func previous(cv *updatev1.ClusterVersion) *updatev1.UpdateHistory {
 func Aborts(cv *updatev1.ClusterVersion, image string) bool {
 	history := cv.GetStatus().GetHistory()
 	i := slices.IndexFunc(history, completed)
-	return updating(cv) && i > 0 && SameImage(history[i].GetImage(), image)
+	return Underway(cv) && i > 0 && SameImage(history[i].GetImage(), image)
 }
 
 // bridge is the one pair of major versions between which an update leads: the last of the fourth and the first of the
@@ -203,7 +203,7 @@ func (v *Verdict) patch(cv *updatev1.ClusterVersion, from, to *semver.Version) {
 			"Disabling ownership by overrides keeps objects from being updated: remove them before the next minor update.")
 	}
 	started, err := semver.StrictNewVersion(lastCompleted(cv.GetStatus().GetHistory()))
-	if err != nil || !updating(cv) || sameMinor(started, from) {
+	if err != nil || !Underway(cv) || sameMinor(started, from) {
 		return
 	}
 	kind := "Minor"
@@ -219,7 +219,7 @@ func overridden(cv *updatev1.ClusterVersion) bool {
 }
 
 // updating reports whether the cluster is on its way from one release to another.
-func updating(cv *updatev1.ClusterVersion) bool {
+func Underway(cv *updatev1.ClusterVersion) bool {
 	history := cv.GetStatus().GetHistory()
 	return len(history) > 0 && history[0].GetState() == statePartial && lastCompleted(history) != ""
 }
@@ -264,7 +264,7 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 func UpgradeableCondition(cv *updatev1.ClusterVersion, operators []*updatev1.ClusterOperator) *metav1.Condition {
 	type objection struct{ reason, message string }
 	var all []objection
-	if updating(cv) {
+	if Underway(cv) {
 		all = append(all, objection{versionUpdating, fmt.Sprintf("An update to %s is in progress.",
 			cv.GetStatus().GetDesired().GetVersion())})
 	}

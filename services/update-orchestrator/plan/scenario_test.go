@@ -180,7 +180,7 @@ func (c *course) start() {
 	}
 	c.last = NewPass(PassView{
 		Version: "1.1.0", Mode: c.mode, Files: c.files, Manifests: c.manifests, Before: c.done, Failures: c.failures,
-		Sightings: c.sightings, Leftovers: c.leftovers, Nodes: c.nodes,
+		Sightings: c.sightings, Leftovers: c.leftovers, Nodes: c.nodes, Aborts: c.mode == Updating,
 	})
 	c.pass = c.last
 }

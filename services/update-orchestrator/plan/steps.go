@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // States of a manifest in a pass, and of a step.
@@ -67,6 +68,9 @@ func (p *Pass) stepState(i int, of map[string]bool) string {
 	case i > p.at:
 		return StateNotBegun
 	}
+	if of[StateFailed] && !slices.ContainsFunc(p.steps[i].chains, func(c *chainRun) bool { return !c.over() }) {
+		return StateFailed
+	}
 	for _, state := range []string{StateRunning, StateWaiting, StateFailed} {
 		if of[state] {
 			return state
@@ -90,9 +94,10 @@ func (p *Pass) shows(e *task, c *chainRun, place int) *passManifest {
 		m.State = StateSkipped
 	case over && !failed:
 		m.State = StateDone
+		gated = gated && p.start.Mode != Reconciling // it was checked some time ago: the conditions are newer
 	case underWay && gated && gate.Blocks():
 		m.State = StateWaiting
-	case underWay:
+	case underWay && !c.failed: // another one of the step has failed, and what ran was given up
 		m.State = StateRunning
 	case failed:
 		m.State = StateFailed
@@ -102,10 +107,10 @@ func (p *Pass) shows(e *task, c *chainRun, place int) *passManifest {
 		m.Resolution = resolution(e.Manifest, gate)
 	} else if failed {
 		m.Reason, m.Message = failure.Reason, failure.Message
-		m.Resolution = "The manifest is applied again in the next pass; `windlass adm upgrade --abort` goes back to the " +
-			"release before."
-		if p.start.Mode != Updating {
-			m.Resolution = "The manifest is applied again in the next pass."
+		m.Resolution = "The manifest is applied again in the next pass."
+		if p.aborts {
+			m.Resolution = "The manifest is applied again in the next pass; `windlass adm upgrade --abort` goes back to the " +
+				"release before."
 		}
 	}
 	return m
@@ -302,6 +307,9 @@ func requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
 		name = target.GetImage()
 	}
 	accepted := Find(cv.GetStatus().GetConditions(), ReleaseAccepted)
+	if cv.GetStatus().GetObservedGeneration() < cv.GetMetadata().GetGeneration() {
+		accepted = nil // it may be about the request before
+	}
 	switch p := Paused(cv, now); {
 	case p != nil:
 		out.Reason = fmt.Sprintf("the update to %s waits: updates are %s", name, PauseText(p))
@@ -363,7 +371,8 @@ func GivenMode(st *updatev1.ClusterVersionStatus) Mode {
 func GivenPass(r *updatev1.PlanClusterVersionRunRequest, mode Mode) PassView {
 	cv := r.GetClusterVersion()
 	v := PassView{
-		Version: cv.GetStatus().GetDesired().GetVersion(), Mode: mode, Manifests: map[string][]*Manifest{},
+		Version: cv.GetStatus().GetDesired().GetVersion(), Mode: mode, Aborts: mode == Updating && Underway(cv),
+		Manifests: map[string][]*Manifest{},
 		Sightings: Sightings{},
 	}
 	for _, m := range r.GetManifests() {
@@ -409,8 +418,12 @@ func given(m *updatev1.ReleaseManifest, place int, overrides []*updatev1.Compone
 		Job: m.GetJob() && !m.GetDeletion(), Ran: m.GetRan(),
 		Unmanaged: m.GetUnmanaged() || Unmanaged(overrides, group, o.GetKind(), o.GetNamespace(), o.GetName()),
 	}
-	if m.GetClusterOperator() && !m.GetDeletion() {
+	switch {
+	case m.GetDeletion():
+	case m.GetClusterOperator():
 		out.Operator = o.GetName()
+	case group == "windlass.dev" && o.GetKind() == "Program":
+		out.Program, out.Operator = true, topology.Operator(o.GetName())
 	}
 	return out
 }

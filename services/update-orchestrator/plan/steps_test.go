@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,43 @@ func operatorAt(name, version string) *updatev1.ClusterOperator {
 			Conditions: []*metav1.Condition{condition(Available, True, "", ""), condition(Degraded, False, "", "")},
 			Versions:   []*updatev1.OperandVersion{{Name: "operator", Version: version}},
 		},
+	}
+}
+
+func TestAGivenRunWaitsForPrograms(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &updatev1.PlanClusterVersionRunRequest{
+		ClusterVersion: &updatev1.ClusterVersion{Status: &updatev1.ClusterVersionStatus{
+			Desired: &updatev1.ReleaseReference{Version: proto.String("1.1.0"), Image: proto.String("r@sha256:11")},
+			History: []*updatev1.UpdateHistory{
+				{State: statePartial, Version: proto.String("1.1.0"), Image: proto.String("r@sha256:11")},
+				{State: StateCompleted, Version: proto.String("1.0.0"), Image: proto.String("r@sha256:10")},
+			},
+			Progress: &updatev1.UpdateProgress{},
+		}},
+		Manifests: []*updatev1.ReleaseManifest{{
+			File:     "0000_00_windlass-machine-api_00_program.yaml",
+			Object:   &metav1.ObjectReference{ApiVersion: "windlass.dev/v1", Kind: "Program", Name: "machine-api"},
+			Versions: []*updatev1.OperandVersion{{Name: "windlass", Version: "0.2.0"}},
+		}},
+	}
+	operator := operatorAt("machine-api", "0.1.0")
+	operator.Status.Versions[0].Name = "windlass"
+	r.ClusterOperators = []*updatev1.ClusterOperator{operator, operatorAt(NodeOperator, "1.1.0")}
+	want := []string{
+		"Updating step 1", "machine-api Waiting: ClusterOperator machine-api must report versions windlass 0.2.0. " +
+			"(ClusterOperatorUpdating) for 1m0s", "machine-config NotBegun", "next machine-config",
+	}
+	r.ClusterVersion.Status.Progress.Waits = []*updatev1.UpdateWait{{
+		Object: r.Manifests[0].Object, Manifest: r.Manifests[0].File, Since: timestamppb.New(now.Add(-time.Minute)),
+		Fact: operatorFact("machine-api") + "versions windlass 0.2.0.",
+	}}
+	if diff := cmp.Diff(want, foreseen(r, now)); diff != "" {
+		t.Errorf("while the program is at another version: %s", diff)
+	}
+	operator.Status.Versions[0].Version = "0.2.0"
+	if got := foreseen(r, now); !slices.Contains(got, "machine-api Done") {
+		t.Errorf("once it is there: %q", got)
 	}
 }
 

@@ -110,6 +110,14 @@ func commandBack(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
 	} else {
 		command += "--to-image " + target.GetImage() + " --allow-explicit-upgrade"
 	}
+	isTarget := func(r *updatev1.ReleaseReference) bool {
+		return named && r.GetVersion() == target.GetVersion() || !named && r.GetImage() == target.GetImage()
+	}
+	if !slices.ContainsFunc(cv.GetStatus().GetAvailableUpdates(), isTarget) && slices.ContainsFunc(
+		cv.GetStatus().GetConditionalUpdates(),
+		func(u *updatev1.ConditionalUpdate) bool { return isTarget(u.GetRelease()) }) {
+		command += " --allow-not-recommended"
+	}
 	conditions := cv.GetStatus().GetConditions()
 	for _, kind := range []string{Invalid, Failing, Progressing} {
 		if Find(conditions, kind).GetStatus() == True {

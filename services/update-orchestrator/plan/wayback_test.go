@@ -88,6 +88,19 @@ func TestWaysBack(t *testing.T) {
 				"1.0.0 1m0s current=false back=false ``: a newer entry is of the same release",
 			},
 		},
+		"the release before is offered with a risk": {
+			of: cluster(entry("1.1.1", StateCompleted, time.Hour), entry("1.1.0", StateCompleted, time.Minute)),
+			change: func(cv *updatev1.ClusterVersion) {
+				cv.Status.ConditionalUpdates = []*updatev1.ConditionalUpdate{{
+					Release: &updatev1.ReleaseReference{Version: proto.String("1.1.0"), Image: proto.String("r@sha256:1.1.0")},
+				}}
+			},
+			previous: "1.1.0",
+			want: []string{
+				"1.1.1 1h0m0s current=true back=false ``: ",
+				"1.1.0 1m0s current=false back=true `windlass adm upgrade --to 1.1.0 --allow-not-recommended`: ",
+			},
+		},
 		"updates are paused": {
 			of: cluster(entry("1.1.1", StateCompleted, time.Hour), entry("1.1.0", StateCompleted, time.Minute)),
 			change: func(cv *updatev1.ClusterVersion) {

@@ -1039,7 +1039,7 @@ type ReleaseManifest struct {
 	CreateOnly bool `protobuf:"varint,7,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	// It is a ClusterOperator, which the update waits for.
 	ClusterOperator bool `protobuf:"varint,8,opt,name=cluster_operator,json=clusterOperator,proto3" json:"cluster_operator,omitempty"`
-	// The versions that the ClusterOperator must report.
+	// The versions that the ClusterOperator must report: of the manifest, or of the program that it is of.
 	Versions []*OperandVersion `protobuf:"bytes,9,rep,name=versions,proto3" json:"versions,omitempty"`
 	// Capabilities that must be enabled for it.
 	Capabilities []string `protobuf:"bytes,10,rep,name=capabilities,proto3" json:"capabilities,omitempty"`

@@ -38,7 +38,11 @@ func newConfig(e *session.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return answerWhole(e, f, resp, func(p *planText) { p.config(args[0], resp) })
+			err = answerWhole(e, f, resp, func(p *planText) { p.config(args[0], resp) })
+			if err == nil && resp.Reconcilable != nil && !resp.GetReconcilable() {
+				err = errors.New("the pool would not get this configuration")
+			}
+			return err
 		})
 	cmd.Long = cmd.Short + `.
 

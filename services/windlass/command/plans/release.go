@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
@@ -95,29 +94,32 @@ func releaseRequest(ctx context.Context, c *client.Client, req *updatev1.PlanRel
 	if len(req.GetFiles()) == 0 {
 		return fmt.Errorf("%s: there are no files that end with .yaml, .yml or .json", dir)
 	}
-	if req.GetRemovals() {
-		req.Inventory, err = inventory(ctx, c)
-	}
-	return err
+	return ofCluster(ctx, c, req)
 }
 
-// inventory returns what the releases of the cluster have brought.
-func inventory(ctx context.Context, c *client.Client) ([]*metav1.ObjectReference, error) {
+// ofCluster sets what the cluster applies of the files: its capabilities, what it leaves alone, and what its releases
+// have brought.
+func ofCluster(ctx context.Context, c *client.Client, req *updatev1.PlanReleaseRequest) error {
 	cv, err := updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx,
 		&updatev1.GetClusterVersionRequest{})
 	if err != nil {
-		return nil, err
+		return err
+	}
+	req.Capabilities, req.Overrides = cv.GetSpec().GetCapabilities(), cv.GetSpec().GetOverrides()
+	if !req.GetRemovals() {
+		return nil
 	}
 	releases, err := updatev1.NewReleaseServiceClient(c.Conn()).ListReleases(ctx, &updatev1.ListReleasesRequest{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, r := range releases.GetItems() {
 		if image := cv.GetStatus().GetDesired().GetImage(); image != "" && r.GetSpec().GetImage() == image {
-			return r.GetStatus().GetInventory(), nil
+			req.Inventory = r.GetStatus().GetInventory()
+			return nil
 		}
 	}
-	return nil, errors.New("the cluster has no release, and so no inventory to compare with")
+	return errors.New("the cluster has no release, and so no inventory to compare with")
 }
 
 func (p *planText) release(r *updatev1.PlanReleaseResponse) {

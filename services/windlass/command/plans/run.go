@@ -136,11 +136,12 @@ func (p *planText) waits(r *updatev1.PlanClusterVersionRunResponse, now time.Tim
 }
 
 func (p *planText) wait(m *updatev1.PlanClusterVersionRunResponse_Manifest, now time.Time) {
-	p.printf("  - %s: %s\n", printer.Reference(m.GetObject()), strings.ReplaceAll(m.GetMessage(), "\n", "\n    "))
+	inside := strings.NewReplacer("\n", "\n    ") // of others' texts
+	p.printf("  - %s: %s\n", printer.Reference(m.GetObject()), inside.Replace(m.GetMessage()))
 	if w := m.GetWait(); w != nil {
-		p.printf("    %s\n", w.GetFact())
+		p.printf("    %s\n", inside.Replace(w.GetFact()))
 		if w.GetObserved() != "" && w.GetObserved() != m.GetMessage() {
-			p.printf("    seen: %s\n", w.GetObserved())
+			p.printf("    seen: %s\n", inside.Replace(w.GetObserved()))
 		}
 		p.printf("    for %s so far\n", table.Age(w.GetSince(), now))
 	}
