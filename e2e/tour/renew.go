@@ -9,6 +9,7 @@ import (
 
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // brokenVersion is what the tour's own program says that it is when it is taken for an executable of Windlass. It
@@ -72,9 +73,9 @@ func (u *upgrade) renew(ctx context.Context, _ *updatev1.ClusterVersion) error {
 		return err
 	}
 	return u.check(
-		expect(len(there) == len(programNames()), "all programs from the image of "+u.self, "%v", there),
+		expect(len(there) == len(topology.Names()), "all programs from the image of "+u.self, "%v", there),
 		expect(len(left) == 0, "no programs of a release at "+u.next, "%v", left),
-		mentions("windlass get programs", out, append(programNames(), "DESIRED", "AVAILABLE")...))
+		mentions("windlass get programs", out, append(topology.Names(), "DESIRED")...))
 }
 
 // takeBack asks for a release whose executable does not come up: what was before runs on.
@@ -138,12 +139,4 @@ func (u *upgrade) programs(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return out, err
-}
-
-// programNames are the services of Windlass.
-func programNames() []string {
-	return []string{
-		"etcd-guardian", "eviction-controller", "gateway", "hook-broker", "machine-api", "node-configurator",
-		"provider-local", "scheduler", "update-orchestrator",
-	}
 }

@@ -45,6 +45,16 @@ type Places struct {
 	Registries registry.Access
 }
 
+// WithDefaults returns the places with registries.yaml of each layout as the settings of registries, if there are none.
+func (p Places) WithDefaults() Places {
+	if len(p.Registries.Settings) == 0 {
+		for _, dir := range p.Layouts {
+			p.Registries.Settings = append(p.Registries.Settings, filepath.Join(dir, "registries.yaml"))
+		}
+	}
+	return p
+}
+
 // Open finds an image. ref is one of
 //
 //	oci:<directory>                an OCI layout with one image

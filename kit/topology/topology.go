@@ -144,6 +144,13 @@ func Names() []string {
 	return out
 }
 
+// UpdateOrder returns the names of all services in the order in which an update restarts them: update-orchestrator
+// first, since it applies the rest. Source: the Cluster Version Operator, which updates itself first.
+func UpdateOrder() []string {
+	rest := slices.DeleteFunc(Names(), func(name string) bool { return name == UpdateOrchestrator })
+	return append([]string{UpdateOrchestrator}, rest...)
+}
+
 // Find returns the row of a service; false if there is none, as for a provider plugin.
 func Find(name string) (Service, bool) {
 	for _, s := range Services() {

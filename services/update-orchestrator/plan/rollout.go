@@ -76,23 +76,18 @@ func program(p *programv1.Program) Rollout {
 	st := p.GetStatus()
 	s := Rollout{
 		Reason: programNotUpdated,
-		Fact: fmt.Sprintf("the program runs version %s, from %s, and is ready", p.GetSpec().GetVersion(),
+		Fact: fmt.Sprintf("the program runs version %s, from %s", p.GetSpec().GetVersion(),
 			p.GetSpec().GetImage()),
 	}
 	progressing := object.FindCondition(st.GetConditions(), "Progressing")
-	available := object.FindCondition(st.GetConditions(), Available)
 	same := st.GetImage() == p.GetSpec().GetImage() && st.GetVersion() == p.GetSpec().GetVersion()
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
 		s.Observed = "the supervisor of the cluster has not seen the change yet: `windlass status` shows whether it runs"
-	case progressing.GetStatus() == False && same && available.GetStatus() == True:
+	case progressing.GetStatus() == False && same:
 		return Rollout{Ready: true}
-	case progressing.GetStatus() == False && !same:
-		s.Failed, s.Observed = true, progressing.GetMessage()
-	case progressing.GetStatus() == True:
-		s.Observed = progressing.GetMessage()
 	default:
-		s.Observed = because("it is not ready", available)
+		s.Failed, s.Observed = progressing.GetStatus() == False, progressing.GetMessage()
 	}
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -99,11 +98,7 @@ func parse(args []string, out io.Writer) (config, error) {
 			return c, fmt.Errorf("--peer %s=host:port is required", service)
 		}
 	}
-	if access := &c.images.Registries; len(access.Settings) == 0 {
-		for _, dir := range c.images.Layouts {
-			access.Settings = append(access.Settings, filepath.Join(dir, "registries.yaml"))
-		}
-	}
+	c.images = c.images.WithDefaults()
 	for i, place := range c.stores {
 		var err error
 		if c.stores[i], err = controller.StoreAddress(place); err != nil {

@@ -92,12 +92,7 @@ func (c *Cluster) ReleasePlaces() release.Places {
 			p.Registries.Credentials = append(p.Registries.Credentials, value)
 		}
 	}
-	if len(p.Registries.Settings) == 0 {
-		for _, dir := range p.Layouts {
-			p.Registries.Settings = append(p.Registries.Settings, filepath.Join(dir, "registries.yaml"))
-		}
-	}
-	return p
+	return p.WithDefaults()
 }
 
 // releaseFlags returns the flags of update-orchestrator that locate releases. A cluster that was created before

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/durable"
@@ -21,39 +24,100 @@ const fetchLimit = 10 * time.Minute
 // partSuffix follows the digest in the names of directories that are not whole yet, or no more.
 const partSuffix = ".part-"
 
-// executablePath returns where the executable of an image is; other for that of the cluster itself.
-func executablePath(c *cluster.Cluster, e plan.Executable, other string) string {
-	if e.Image == "" {
-		return other
-	}
-	_, digest, _ := strings.Cut(e.Image, "@sha256:")
-	return c.Dir("executables", digest, "windlass")
+// executables are those that programs run from, on the disk: that of the cluster itself, and those of images.
+type executables struct {
+	cluster *cluster.Cluster
+	own     string // path of the one that the cluster was started with
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	staged map[plan.Executable]*staging
 }
 
-// stage has the executable of an image on the disk, and looks whether it runs and is of the version that it is said to
-// be of. The error is release.ErrUnfit if another try makes no sense.
-func stage(ctx context.Context, c *cluster.Cluster, e plan.Executable) error {
-	path := executablePath(c, e, "")
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		err = fetch(ctx, c, e, filepath.Dir(path))
+// staging is how far the fetch of an executable has come.
+type staging struct {
+	running, done, unfit bool
+	problem              string
+	tries                int
+	tried                time.Time
+}
+
+// path returns where an executable is, or is to be.
+func (x *executables) path(e plan.Executable) string {
+	if e.Image == "" {
+		return x.own
+	}
+	_, digest, _ := strings.Cut(e.Image, "@sha256:")
+	return x.cluster.Dir("executables", digest, "windlass")
+}
+
+// gone reports whether the executable of an image is not on this machine.
+func (x *executables) gone(e plan.Executable) (bool, error) {
+	_, err := os.Stat(x.path(e))
+	if errors.Is(err, fs.ErrNotExist) {
+		return e.Image != "", nil
+	}
+	return false, err
+}
+
+// show puts how far the executable is that is wanted into a view.
+func (x *executables) show(v *plan.View) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s := x.staged[v.Wanted.Executable]; s != nil {
+		v.Staged, v.Unfit, v.StageErr, v.Tries, v.Tried = s.done, s.unfit, s.problem, s.tries, s.tried
+	}
+	v.Staged = v.Staged || v.Wanted.Image == ""
+}
+
+// stage begins to fetch an executable unless that is under way.
+func (x *executables) stage(ctx context.Context, e plan.Executable) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.staged[e]
+	if s == nil {
+		s = &staging{}
+		x.staged[e] = s
+	}
+	if s.running {
+		return
+	}
+	s.running = true
+	go func() {
+		err := x.prepare(ctx, e)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		*s = staging{done: err == nil, tries: s.tries + 1, tried: time.Now()}
 		if err != nil {
-			return err
+			s.problem, s.unfit = err.Error(), errors.Is(err, release.ErrUnfit)
+			x.log.WarnContext(ctx, "executable not fetched", "image", e.Image, "error", err)
 		}
-	} else if err != nil {
+	}()
+}
+
+// prepare has the executable of an image on the disk, and looks whether it runs and is of the version that it is said
+// to be of. The error is release.ErrUnfit if another try makes no sense.
+func (x *executables) prepare(ctx context.Context, e plan.Executable) error {
+	missing, err := x.gone(e)
+	if err == nil && missing {
+		err = x.fetch(ctx, e)
+	}
+	if err != nil {
 		return err
 	}
-	said, err := release.ExecutableVersion(ctx, path)
+	said, err := release.ExecutableVersion(ctx, x.path(e))
 	if err == nil && said != e.Version {
 		err = fmt.Errorf("%w: it is of version %q, not %q", release.ErrUnfit, said, e.Version)
 	}
 	return err
 }
 
-// fetch reads the executable of an image. dir appears once it is there as a whole.
-func fetch(ctx context.Context, c *cluster.Cluster, e plan.Executable, dir string) error {
+// fetch reads the executable of an image. Its directory appears once it is there as a whole.
+func (x *executables) fetch(ctx context.Context, e plan.Executable) error {
+	dir := filepath.Dir(x.path(e))
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
-	image, err := release.Open(ctx, e.Image, c.ReleasePlaces())
+	image, err := release.Open(ctx, e.Image, x.cluster.ReleasePlaces())
 	if err != nil {
 		return err
 	}
@@ -85,22 +149,34 @@ func fetch(ctx context.Context, c *cluster.Cluster, e plan.Executable, dir strin
 	return durable.Rename(part, dir)
 }
 
-// sweep removes the executables that no program needs.
-func sweep(c *cluster.Cluster, needed []plan.Executable) error {
+// sweep removes the executables that are not needed.
+func (x *executables) sweep(ctx context.Context, needed []plan.Executable) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	keep := map[string]bool{}
 	for _, e := range needed {
 		if e.Image != "" {
-			keep[filepath.Base(filepath.Dir(executablePath(c, e, "")))] = true
+			keep[filepath.Base(filepath.Dir(x.path(e)))] = true
 		}
 	}
-	found, err := os.ReadDir(c.Dir("executables"))
+	for e, s := range x.staged {
+		if s.running {
+			return // the next time
+		}
+		if !slices.Contains(needed, e) {
+			delete(x.staged, e)
+		}
+	}
+	found, err := os.ReadDir(x.cluster.Dir("executables"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return
 	}
 	for _, f := range found {
 		if !keep[f.Name()] {
-			err = errors.Join(err, os.RemoveAll(c.Dir("executables", f.Name())))
+			err = errors.Join(err, os.RemoveAll(x.cluster.Dir("executables", f.Name())))
 		}
 	}
-	return err
+	if err != nil {
+		x.log.WarnContext(ctx, "executables not removed", "error", err)
+	}
 }

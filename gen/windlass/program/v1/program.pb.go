@@ -178,8 +178,8 @@ type ProgramStatus struct {
 	PreviousImage string `protobuf:"bytes,4,opt,name=previous_image,json=previousImage,proto3" json:"previous_image,omitempty"`
 	// When the present process of the program was started.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Conditions: Available is whether the program is ready; Progressing is True while it changes to the desired
-	// executable, and False with the reason RolledBack if it did not become ready with that.
+	// Conditions: Progressing is True while the program changes to the desired executable, and False with the reason
+	// RolledBack or CannotRun if it was taken back. Whether it is available is in its ClusterOperator.
 	Conditions    []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,18 +261,17 @@ var File_windlass_program_v1_program_proto protoreflect.FileDescriptor
 
 const file_windlass_program_v1_program_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/program/v1/program.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xd3\x04\n" +
+	"!windlass/program/v1/program.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xa1\x04\n" +
 	"\aProgram\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12<\n" +
 	"\x04spec\x18\x04 \x01(\v2 .windlass.program.v1.ProgramSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12:\n" +
-	"\x06status\x18\x05 \x01(\v2\".windlass.program.v1.ProgramStatusR\x06status:\xde\x02\xa2\xbb\x18\xd9\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\".windlass.program.v1.ProgramStatusR\x06status:\xac\x02\xa2\xbb\x18\xa7\x02\n" +
 	"\fwindlass.dev\x12\x02v1\x1a\aProgram\"\bprograms*\aprogramJ\x19\n" +
 	"\aVERSION\x12\x0estatus.versionJ\x17\n" +
-	"\aDESIRED\x12\fspec.versionJ0\n" +
-	"\tAVAILABLE\x12#status.conditions[Available].statusJ4\n" +
+	"\aDESIRED\x12\fspec.versionJ4\n" +
 	"\vPROGRESSING\x12%status.conditions[Progressing].statusJ:\n" +
 	"\x05SINCE\x121status.conditions[Progressing].lastTransitionTimeJ1\n" +
 	"\aMESSAGE\x12&status.conditions[Progressing].messageJ\x17\n" +

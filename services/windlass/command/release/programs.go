@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"fmt"
 	"runtime"
-	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -50,13 +49,10 @@ func (f *imageFlags) bringPrograms(ctx context.Context) error {
 	return err
 }
 
-// programManifests returns the manifests of all programs by the names of their files: one after the other,
-// update-orchestrator first, since it applies the rest. Source: the Cluster Version Operator, which updates itself
-// first.
+// programManifests returns the manifests of all programs by the names of their files: one after the other.
 func programManifests(image, version string) (map[string][]byte, error) {
-	names := slices.DeleteFunc(topology.Names(), func(n string) bool { return n == topology.UpdateOrchestrator })
 	out := map[string][]byte{}
-	for i, name := range append([]string{topology.UpdateOrchestrator}, names...) {
+	for i, name := range topology.UpdateOrder() {
 		raw, err := yaml.Marshal(map[string]any{
 			"apiVersion": "windlass.dev/v1", "kind": "Program", "metadata": map[string]any{
 				"name":        name,
