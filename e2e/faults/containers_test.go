@@ -3,6 +3,7 @@ package faults
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -119,14 +120,13 @@ spec:
     storage:
       files:
 `)
-	file := func(path string, mode int, content []byte) {
-		fmt.Fprintf(&b, "      - {path: %s, mode: %d, overwrite: true, contents: {source: \"data:;base64,%s\"}}\n", path,
-			mode,
-			base64.StdEncoding.EncodeToString(content))
+	file := func(path string, mode int, contents string, content []byte) {
+		fmt.Fprintf(&b, "      - {path: %s, mode: %d, overwrite: true, contents: {%ssource: \"data:;base64,%s\"}}\n", path,
+			mode, contents, base64.StdEncoding.EncodeToString(content))
 	}
-	file("/usr/bin/reader", 0o755, reader)
+	file("/usr/bin/reader", 0o755, "compression: gzip, ", reader)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		file("/etc/"+name, 0o644, []byte(files[name]))
+		file("/etc/"+name, 0o644, "", []byte(files[name]))
 	}
 	return b.String()
 }
@@ -192,10 +192,11 @@ func TestFaultsAContainerIsKilledDuringAConfiguration(t *testing.T) {
 	c := harness.Second(t)
 	p := c.Provide("provider-docker", "--cluster", name)
 	c.Up("--set", "machine-api.peer=provider-docker="+p.Address())
-	reader, err := os.ReadFile(build(t, readerProgram))
+	program, err := os.ReadFile(build(t, readerProgram))
 	if err != nil {
 		t.Fatal(err)
 	}
+	reader := packed(t, program)
 	m := &containerMachine{t: t, c: c, engine: engine, reader: reader, has: contents{"first", "first"}}
 	apply(t, c, m.has.document(reader))
 	apply(t, c, containerDocuments)
@@ -232,12 +233,26 @@ func TestFaultsAContainerIsKilledDuringAConfiguration(t *testing.T) {
 	}
 }
 
+// packed compresses a file: an object may have 1.5 MiB.
+func packed(t *testing.T, file []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
 // containerMachine is the machine that is a container.
 type containerMachine struct {
 	t        *testing.T
 	c        *harness.Cluster
 	engine   *client.Client
-	reader   []byte // the program of the service
+	reader   []byte // the program of the service, compressed
 	node, id string
 	has      contents
 	had      contents

@@ -286,6 +286,9 @@ func apply(t *testing.T, c *harness.Cluster, documents string) {
 	t.Helper()
 	c.Wait(patience, "documents to be applied", func(context.Context) (bool, string, error) {
 		r, err := c.Admin().CLI(documents, "apply", "-f", "-")
+		if strings.Contains(r.Stderr, "(Invalid)") {
+			t.Fatal(r.Stderr) // it stays so
+		}
 		return err == nil && r.Code == 0, r.Stderr, err
 	})
 }
