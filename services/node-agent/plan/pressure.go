@@ -13,9 +13,9 @@ const (
 	// fullPercent is how much may be used of the disk that a machine was given.
 	fullPercent = 85
 	// Of the file system itself less must be left: a tenth as in Kubernetes, but no more than leastDisk, since a host may
-	// have other uses for a large disk.
+	// have other uses for a large disk, and what those leave is not the pods' to free.
 	freePercent = 10
-	leastDisk   = 2 << 30
+	leastDisk   = 512 << 20
 	// Source: Kubernetes' default threshold of hard eviction.
 	freeInodesPercent = 5
 	// A twentieth of the numbers of processes must be left.

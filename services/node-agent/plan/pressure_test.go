@@ -48,8 +48,13 @@ func TestPressure(t *testing.T) {
 		{"the file system is full", plan.Usage{FreeDisk: 9 * mi, DiskSize: 100 * mi}, "False", "True", "False", "False"},
 		{
 			"a large file system has enough below a tenth",
-			plan.Usage{FreeDisk: 3000 * mi, DiskSize: 1_000_000 * mi},
+			plan.Usage{FreeDisk: 512 * mi, DiskSize: 1_000_000 * mi},
 			"False", "False", "False", "False",
+		},
+		{
+			"a large file system has too little",
+			plan.Usage{FreeDisk: 511 * mi, DiskSize: 1_000_000 * mi},
+			"False", "True", "False", "False",
 		},
 		{"no inodes are left", plan.Usage{FreeInodes: 4, Inodes: 100}, "False", "True", "False", "False"},
 		{"no processes are left", plan.Usage{Processes: 951, MostProcesses: 1000}, "False", "False", "True", "False"},

@@ -16,9 +16,14 @@ import (
 func podsRun(ctx context.Context, o *probe.Cluster, s *progress.Steps) (string, error) {
 	var ready, wanted int32
 	err := probe.Until(ctx, s, func(ctx context.Context) (bool, string, error) {
+		var waits string
 		var err error
-		ready, wanted, err = o.Pods(ctx)
-		return err == nil && ready >= wanted, fmt.Sprintf("%d of %d run", ready, wanted), err
+		ready, wanted, waits, err = o.Pods(ctx)
+		text := fmt.Sprintf("%d of %d run", ready, wanted)
+		if waits != "" {
+			text += "; " + waits
+		}
+		return err == nil && ready >= wanted, text, err
 	})
 	if wanted == 0 {
 		return "none desired", err

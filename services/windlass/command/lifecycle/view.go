@@ -296,6 +296,9 @@ func (v view) lines() []string {
 		}
 	}
 	add("Nodes", v.nodesErr, "%d of %d Ready", ready, len(v.nodes))
+	for _, text := range probe.Pressures(v.nodes) {
+		out = append(out, "             "+text)
+	}
 	available, degraded := 0, []string{}
 	for _, o := range v.operator {
 		if operatorCondition(o, "Available").GetStatus() == "True" {

@@ -217,3 +217,26 @@ func TestTheStepOfTheQuorumEndsWhereNothingIsWaitedFor(t *testing.T) {
 		t.Errorf("the step says %q", got)
 	}
 }
+
+func TestStatusSaysOfWhatNodesAreShort(t *testing.T) {
+	message := "less than 512Mi of ephemeral-storage is available"
+	v := view{nodes: []*nodev1.Node{
+		{
+			Metadata: &metav1.ObjectMeta{Name: "a"},
+			Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{
+				{Type: "DiskPressure", Status: "True", Message: &message}, {Type: "MemoryPressure", Status: "False"},
+			}},
+		},
+		{Metadata: &metav1.ObjectMeta{Name: "b"}},
+	}}
+	want := "             a has DiskPressure: " + message
+	var got []string
+	for _, line := range v.lines() {
+		if strings.Contains(line, "Pressure") {
+			got = append(got, line)
+		}
+	}
+	if diff := cmp.Diff([]string{want}, got); diff != "" {
+		t.Error(diff)
+	}
+}

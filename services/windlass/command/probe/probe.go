@@ -63,7 +63,7 @@ func Until(ctx context.Context, s *progress.Steps, look func(context.Context) (d
 			return nil
 		case err != nil && !Passing(err):
 			return err
-		case err != nil && ctx.Err() != nil && waits != "": // the time is over: what was seen before that counts
+		case err != nil && over(ctx) && waits != "": // what was seen before that counts
 		case err != nil:
 			waits = status.Convert(err).Message()
 		default:
@@ -76,6 +76,12 @@ func Until(ctx context.Context, s *progress.Steps, look func(context.Context) (d
 		case <-tick.C:
 		}
 	}
+}
+
+// over reports whether the time of ctx is over. A call that has it as its own limit may end a moment before.
+func over(ctx context.Context) bool {
+	end, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && time.Until(end) < lookEvery
 }
 
 func lookOnce(ctx context.Context, look func(context.Context) (bool, string, error)) (bool, string, error) {
