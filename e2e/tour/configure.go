@@ -101,7 +101,7 @@ func (t *tour) refuseImpossible(ctx context.Context) error {
 		return err
 	}
 	if err := t.check(
-		expect(strings.Contains(why, `machine config "95-tour-impossible": spec.kernelArguments: `),
+		expect(strings.Contains(why, `machine config "95-tour-impossible": spec.kernelType: `),
 			"the field and its machine config", "%s", why),
 		expect(maps.Equal(before, after), "no node asked for another configuration, none cordoned", "%v", after),
 	); err != nil {

@@ -90,41 +90,15 @@ func parse(cfg *configv1.MachineConfig) (types.Config, error) {
 	return config, nil
 }
 
-// settings checks what is not Ignition. No driver changes the operating system of a machine, so a machine never has any
-// of that, and a configuration that no longer asks for it is in force.
+// settings checks what is not Ignition. No driver changes the kernel of a machine, so a machine never has another one,
+// and a configuration that no longer asks for it is in force.
 func (r *reader) settings(before *configv1.MachineConfig, is *configv1.MachineConfigSpec) {
 	was := before.GetSpec()
-	for _, s := range []struct {
-		field         string
-		asked, differ bool
-		what          string
-	}{
-		{
-			"osImageURL", is.GetOsImageUrl() != "", was.GetOsImageUrl() != is.GetOsImageUrl(),
-			"the operating system image",
-		},
-		{
-			"baseOSExtensionsContainerImage", is.GetBaseOsExtensionsContainerImage() != "",
-			was.GetBaseOsExtensionsContainerImage() != is.GetBaseOsExtensionsContainerImage(),
-			"the image of operating system extensions",
-		},
-		{
-			"kernelArguments", len(is.GetKernelArguments()) > 0,
-			!slices.Equal(was.GetKernelArguments(), is.GetKernelArguments()), "kernel arguments",
-		},
-		{
-			"kernelType", is.GetKernelType() != "" && is.GetKernelType() != "default",
-			was.GetKernelType() != is.GetKernelType(), "the kernel",
-		},
-		{
-			"extensions", len(is.GetExtensions()) > 0, !slices.Equal(was.GetExtensions(), is.GetExtensions()),
-			"operating system extensions",
-		},
-	} {
-		if s.asked && s.differ {
-			r.faults = append(r.faults, object.Faultf("spec."+s.field,
-				"cannot be changed: no driver of this release changes %s of a machine", s.what))
-		}
+	r.system(was, is)
+	if t := is.GetKernelType(); t != "" && t != "default" && t != was.GetKernelType() {
+		r.faults = append(r.faults, object.Fault{
+			Path: "spec.kernelType", Description: "cannot be changed: no driver of this release changes the kernel of a machine",
+		})
 	}
 	if before != nil && was.GetFips() != is.GetFips() {
 		r.faults = append(r.faults, object.Fault{

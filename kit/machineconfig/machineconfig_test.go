@@ -63,46 +63,85 @@ func check(t *testing.T, before, after *configv1.MachineConfig, want ...string) 
 	}
 }
 
-func TestTheOperatingSystemCannotBeChanged(t *testing.T) {
+func TestTheKernelCannotBeChanged(t *testing.T) {
+	const fault = "spec.kernelType: cannot be changed: no driver of this release changes the kernel of a machine"
 	plain := spec(func(*configv1.MachineConfigSpec) {})
+	of := func(kernel string) *configv1.MachineConfig {
+		return spec(func(s *configv1.MachineConfigSpec) { s.KernelType = kernel })
+	}
+	check(t, nil, of("realtime"), fault)
+	check(t, plain, of("realtime"), fault)
+	check(t, of("realtime"), of("64k-pages"), fault)
+	check(t, of("realtime"), of("realtime"))
+	check(t, of("realtime"), plain) // a machine has none of it, whatever it was asked to have
+}
+
+func TestOfTheOperatingSystem(t *testing.T) {
+	image := "example.com/os@sha256:" + strings.Repeat("0", 64)
 	for _, tc := range []struct {
-		field, what string
-		has, other  func(*configv1.MachineConfigSpec)
+		name   string
+		change func(*configv1.MachineConfigSpec)
+		system System
+		faults []string
 	}{
+		{"nothing", func(*configv1.MachineConfigSpec) {}, System{}, nil},
+		{"an image", func(s *configv1.MachineConfigSpec) { s.OsImageUrl = image }, System{Image: image}, nil},
 		{
-			"osImageURL", "the operating system image",
-			func(s *configv1.MachineConfigSpec) { s.OsImageUrl = "quay.io/os@sha256:1" },
-			func(s *configv1.MachineConfigSpec) { s.OsImageUrl = "quay.io/os@sha256:2" },
+			"a tag", func(s *configv1.MachineConfigSpec) { s.OsImageUrl = "example.com/os:1" },
+			System{Image: "example.com/os:1"},
+			[]string{`spec.osImageURL: "example.com/os:1" must name an image by its digest, as NAME@sha256:…: a tag may be ` +
+				"another image on another node"},
 		},
 		{
-			"baseOSExtensionsContainerImage", "the image of operating system extensions",
-			func(s *configv1.MachineConfigSpec) { s.BaseOsExtensionsContainerImage = "quay.io/extensions@sha256:1" },
-			func(s *configv1.MachineConfigSpec) { s.BaseOsExtensionsContainerImage = "quay.io/extensions@sha256:2" },
+			"extensions without an image", func(s *configv1.MachineConfigSpec) { s.Extensions = []string{"usbguard"} },
+			System{Extensions: []string{"usbguard"}},
+			[]string{"spec.extensions: requires spec.baseOSExtensionsContainerImage, the image that has them"},
 		},
 		{
-			"kernelArguments", "kernel arguments",
-			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet"} },
-			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet", "nosmt"} },
+			"an image without extensions",
+			func(s *configv1.MachineConfigSpec) { s.BaseOsExtensionsContainerImage = image },
+			System{},
+			nil,
 		},
 		{
-			"kernelType", "the kernel",
-			func(s *configv1.MachineConfigSpec) { s.KernelType = "realtime" },
-			func(s *configv1.MachineConfigSpec) { s.KernelType = "64k-pages" },
+			"extensions",
+			func(s *configv1.MachineConfigSpec) {
+				s.BaseOsExtensionsContainerImage, s.Extensions = image, []string{"b", "a", "b"}
+			},
+			System{ExtensionsImage: image, Extensions: []string{"a", "b"}},
+			nil,
 		},
 		{
-			"extensions", "operating system extensions",
-			func(s *configv1.MachineConfigSpec) { s.Extensions = []string{"usbguard"} },
-			func(s *configv1.MachineConfigSpec) { s.Extensions = []string{"usbguard", "sandboxed-containers"} },
+			"an extension that leads out",
+			func(s *configv1.MachineConfigSpec) {
+				s.BaseOsExtensionsContainerImage, s.Extensions = image, []string{"../a"}
+			},
+			System{ExtensionsImage: image, Extensions: []string{"../a"}},
+			[]string{`spec.extensions[0]: "../a" is no name of an extension`},
+		},
+		{
+			"kernel arguments",
+			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{`a="b c"  d`, "e"} },
+			System{KernelArguments: []string{`a="b c"`, "d", "e"}},
+			nil,
+		},
+		{
+			"no kernel arguments",
+			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{" ", "a\nb", `a="b`} },
+			System{KernelArguments: []string{"a", "b", `a="b`}},
+			[]string{
+				`spec.kernelArguments[0]: " " is no kernel argument`, `spec.kernelArguments[1]: "a\nb" is no kernel argument`,
+				`spec.kernelArguments[2]: "a=\"b": a quote does not end`,
+			},
 		},
 	} {
-		t.Run(tc.field, func(t *testing.T) {
-			fault := fmt.Sprintf("spec.%s: cannot be changed: no driver of this release changes %s of a machine",
-				tc.field, tc.what)
-			check(t, nil, spec(tc.has), fault)
-			check(t, plain, spec(tc.has), fault)
-			check(t, spec(tc.has), spec(tc.other), fault)
-			check(t, spec(tc.has), spec(tc.has))
-			check(t, spec(tc.has), plain) // a machine has none of it, whatever it was asked to have
+		t.Run(tc.name, func(t *testing.T) {
+			c := spec(tc.change)
+			check(t, nil, c, tc.faults...)
+			check(t, c, c)
+			if diff := cmp.Diff(tc.system, SystemOf(c)); diff != "" {
+				t.Error(diff)
+			}
 		})
 	}
 }
@@ -221,9 +260,9 @@ func TestPathsThatCannotAllExist(t *testing.T) {
 
 func TestAllFaultsAreNamedAtOnce(t *testing.T) {
 	c := config(t, `{"storage":{"disks":[{"device":"/dev/a"}],"files":[{"path":"/x","user":{"id":1}}]}}`)
-	c.Spec.KernelArguments = []string{"quiet"}
+	c.Spec.KernelType = "realtime"
 	check(t, nil, c,
-		"spec.kernelArguments: cannot be changed: no driver of this release changes kernel arguments of a machine",
+		"spec.kernelType: cannot be changed: no driver of this release changes the kernel of a machine",
 		"spec.config.storage.disks: cannot be changed on a machine that runs",
 		"spec.config.storage.files[0].user: files of other users than root cannot be made")
 }

@@ -22,6 +22,8 @@ const (
 	ConfigReason  = "machineconfiguration.openshift.io/reason"
 	// ConfigBoot holds the boot that the agent wants to end: before it is back with another, it is not done.
 	ConfigBoot = "windlass.dev/config-boot"
+	// ConfigStaged holds the configuration whose operating system the node has ready to boot.
+	ConfigStaged = "windlass.dev/config-staged"
 )
 
 // RolePrefix begins the labels by which nodes have roles.
@@ -29,7 +31,7 @@ const RolePrefix = "node-role.kubernetes.io/"
 
 // Configuration returns the annotations that node-configurator writes.
 func Configuration() []string {
-	return []string{CurrentConfig, DesiredConfig, ConfigState, ConfigReason, ConfigBoot}
+	return []string{CurrentConfig, DesiredConfig, ConfigState, ConfigReason, ConfigBoot, ConfigStaged}
 }
 
 // Roles returns those of a node's labels that give it a role, as key=value, ordered.

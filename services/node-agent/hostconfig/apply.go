@@ -28,7 +28,15 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err != nil {
 		return st, wanted{}, err
 	}
-	next, j, ops, err := h.prepare(st, o.config, is, o.reboot)
+	if !is.system.Equal(was.system) { // it is staged, so this costs nothing
+		if o.deployment, err = h.cfg.System.Stage(ctx, is.system); err != nil {
+			return st, wanted{}, err
+		}
+		o.reboot, o.switches = true, true
+	} else {
+		o.deployment = st.Deployment
+	}
+	next, j, ops, err := h.prepare(st, o, is)
 	if err != nil {
 		return st, wanted{}, err
 	}
@@ -88,17 +96,17 @@ type op struct {
 }
 
 // prepare says what has to be done, and how it is taken back.
-func (h *Host) prepare(st state, cfg *configv1.MachineConfig, is wanted, reboot bool) (state, journal, []op, error) {
-	raw, err := protojson.Marshal(cfg)
+func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, error) {
+	raw, err := protojson.Marshal(o.config)
 	if err != nil {
 		return st, journal{}, nil, err
 	}
 	next := state{
-		Name: cfg.GetMetadata().GetName(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
+		Name: o.name(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(), Deployment: o.deployment,
 		Failed:   st.Failed, // those that start with this one are taken off later
 		Oneshots: h.cfg.BootID,
 	}
-	if reboot {
+	if o.reboot {
 		next.EndingBoot = h.cfg.BootID
 	}
 	ops, err := h.removals(st, is)
@@ -189,8 +197,10 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, 
 	if err := h.incur(rerun(was, is), true); err != nil {
 		return false, err
 	}
-	if err := h.units.change(ctx, was, is, h.root()); err != nil {
-		return true, err
+	if !o.switches { // else their programs may be in the system that runs after the restart
+		if err := h.units.change(ctx, was, is, h.root()); err != nil {
+			return true, err
+		}
 	}
 	if err := h.incur(services, true); err != nil {
 		return true, err

@@ -94,8 +94,8 @@ func (h *Host) session(ctx context.Context) error {
 			}
 			select {
 			case h.orders <- order{
-				m.GetMachineConfig(), m.GetApply(), m.GetReboot(), m.GetServices(), m.GetRepairs(),
-				m.CurrentConfig,
+				config: m.GetMachineConfig(), apply: m.GetApply(), reboot: m.GetReboot(), services: m.GetServices(),
+				repairs: m.GetRepairs(), from: m.CurrentConfig,
 			}:
 			case <-ctx.Done():
 				ended <- ctx.Err()

@@ -19,6 +19,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/hostos"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 )
@@ -54,6 +55,8 @@ type Config struct {
 	// Registered returns nil once this boot of the machine is registered: before that nothing is reported, or the machine
 	// would be given work in an unknown boot. It may be nil.
 	Registered func(ctx context.Context) error
+	// System installs operating systems; nil: the machine keeps the one it has.
+	System hostos.Driver
 	// Reboot is what Run returns when the machine is to be restarted.
 	Reboot error
 	// Drift is how often the disk is compared with the configuration; zero means 30 seconds.
@@ -70,6 +73,9 @@ type order struct {
 	services []*configv1.ServiceAction // unless it reboots
 	repairs  []*configv1.PathRepair    // of a machine that has the configuration
 	from     *string                   // the configuration that it was decided for; nil if that is not said
+
+	deployment string // the operating system that belongs to it, once that is staged
+	switches   bool   // that is another one than the present configuration's
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -91,6 +97,7 @@ type Host struct {
 	unsaved    bool             // st is not stored
 	late       late             // what does not run yet
 	order      *order           // the last one
+	staged     string           // the configuration whose operating system is ready to boot
 	failed     string           // the configuration that could not be taken up
 	retry      *backoff.Backoff // the pauses before it is tried again
 	again      <-chan time.Time // when to try it again; nil if it need not wait
@@ -106,6 +113,7 @@ type Host struct {
 type attempt struct {
 	order     order
 	abandoned bool // for another order
+	stages    bool // it has an operating system ready, and changes nothing else
 	corrects  bool // it is the latter, or what differs from the configuration is put right
 	end       context.CancelFunc
 	done      chan struct{}
@@ -123,7 +131,10 @@ func New(cfg Config) *Host {
 		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order),
 		retry: backoff.New(firstRetry, longRetry), correcting: backoff.New(firstRetry, longRetry),
 		pacing: backoff.New(cfg.Drift, longRetry),
-		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir), failed: map[string]string{}},
+		units: &runner{
+			supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir), system: cfg.systemRoot(),
+			failed: map[string]string{},
+		},
 		seen:   map[string]stamp{},
 		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
 	}
@@ -212,6 +223,13 @@ func (h *Host) resume(ctx context.Context) error {
 	if h.st.EndingBoot == h.cfg.BootID && h.st.EndingBoot != "" {
 		return h.reboot(ctx)
 	}
+	if h.unselected() { // power was lost before the boot link was changed
+		h.st.EndingBoot = h.cfg.BootID
+		if err := save(h.cfg.Dir, currentFile, h.st); err == nil {
+			return h.reboot(ctx)
+		}
+		h.st.EndingBoot = ""
+	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
 	if !once {
 		maps.Copy(h.units.failed, h.st.Failed)
@@ -254,6 +272,9 @@ func (h *Host) remember() {
 
 // reboot reports to the cluster that the machine restarts, and restarts it even if the report fails.
 func (h *Host) reboot(ctx context.Context) error {
+	if !h.selectSystem(ctx) {
+		return nil
+	}
 	heard := h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Previous, DesiredConfig: h.st.Name, State: rebooting, Reason: "the machine restarts",
 	})
@@ -366,6 +387,9 @@ func (h *Host) next(ctx context.Context) {
 		h.fail(ctx, o, err)
 	case o.from != nil && *o.from != h.st.Name:
 		h.say(working, o.name(), "") // with what the machine has, for which it is decided again
+	case !h.isStaged(before, o):
+		h.stage(ctx, o)
+		return
 	case o.apply:
 		h.say(working, o.name(), "")
 		h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
@@ -459,6 +483,9 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 			h.fail(ctx, a.order, a.err)
 		}
 		return false
+	case a.stages:
+		h.staged = a.order.name()
+		return false
 	}
 	h.st, h.trouble, h.late, h.failed, h.resting = a.st, "", late{}, "", time.Time{}
 	h.wrong, h.correctAt = "", nil
@@ -505,7 +532,7 @@ func (h *Host) compare(ctx context.Context) {
 	if h.units.steady(h.late.units) {
 		h.late = late{}
 	}
-	why = cmp.Or(why, h.trouble, h.units.trouble(), h.late.why)
+	why = cmp.Or(why, h.systemTrouble(), h.trouble, h.units.trouble(), h.late.why)
 	if why != "" {
 		h.say(degraded, h.st.Name, why)
 		return
@@ -519,8 +546,7 @@ func (h *Host) say(state, desired, reason string) <-chan struct{} {
 		reason = reason[:maxReason]
 	}
 	return h.report.set(&configv1.ReportConfigRequest{
-		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state,
-		Reason: reason,
+		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state, Reason: reason, StagedConfig: h.staged,
 	})
 }
 

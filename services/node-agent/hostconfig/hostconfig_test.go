@@ -21,6 +21,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/hostos"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -110,6 +111,7 @@ type machine struct {
 	host    *Host
 	stop    func() error
 	ended   chan error
+	system  func(boot string) hostos.Driver // nil: the machine keeps its operating system
 }
 
 func newMachine(t *testing.T) *machine {
@@ -142,11 +144,15 @@ func (m *machine) boot(id string) {
 	m.cluster.mu.Unlock()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	supervisor := process.NewSupervisor(filepath.Join(m.dir, "run"), log)
-	m.host = New(Config{
+	cfg := Config{
 		Dir: m.dir, Node: "worker-0", BootID: id, Conn: m.conn, Supervisor: supervisor, Reboot: errReboot,
 		Drift: 20 * time.Millisecond, Log: log,
 		Registered: m.cluster.registered,
-	})
+	}
+	if m.system != nil {
+		cfg.System = m.system(id)
+	}
+	m.host = New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	supervised := make(chan error, 1)
 	go func() { supervised <- supervisor.Run(ctx) }()

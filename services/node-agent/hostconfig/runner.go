@@ -40,11 +40,13 @@ const (
 	tail = 300
 )
 
-// runner carries out units as processes of the host. A command is looked up below the machine's root first and on the
-// host if it is not there; a working directory likewise. WINDLASS_ROOT is the path of the machine's root.
+// runner carries out units as processes of the host. A command is looked up below the machine's root first, then in the
+// operating system that runs, and on the host if it is in neither; a working directory in the first and the last.
+// WINDLASS_ROOT is the path of the machine's root.
 type runner struct {
 	supervisor *process.Supervisor
 	dir        string // where the output of units goes
+	system     string // files of the operating system; empty if those are the host's
 	// why units could not be started; it is read only while nothing is done
 	failed map[string]string
 }
@@ -408,6 +410,16 @@ func (r *runner) resolve(root *os.Root, program string) (string, error) {
 	own := strings.TrimPrefix(filepath.Clean(program), "/")
 	if info, err := root.Stat(own); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 		return filepath.Join(root.Name(), own), nil
+	}
+	if r.system != "" {
+		system, err := os.OpenRoot(r.system)
+		if err != nil {
+			return "", err
+		}
+		defer system.Close()
+		if info, err := system.Stat(own); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return filepath.Join(r.system, own), nil
+		}
 	}
 	info, err := os.Stat(program)
 	switch {

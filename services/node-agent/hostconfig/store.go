@@ -34,6 +34,8 @@ type state struct {
 	Change string `json:"change,omitempty"`
 	// EndingBoot is the boot in which the configuration was taken up, if the machine has to be restarted for it.
 	EndingBoot string `json:"endingBoot,omitempty"`
+	// Deployment is the operating system that belongs to the configuration, as its driver names it; empty: the first one.
+	Deployment string `json:"deployment,omitempty"`
 	// Oneshots is the boot in which the units that run once have run.
 	Oneshots string `json:"oneshots,omitempty"`
 	// Originals are the entries at the configuration's paths before any configuration was applied.

@@ -116,14 +116,7 @@ func (p *Progress) String() string {
 // Get returns an image that is unpacked, or that the Keeper has. Release ends its use. The error is one of this
 // package's, or ctx's.
 func (l *Library) Get(ctx context.Context, r Request, p *Progress) (*Cached, error) {
-	if n := Name(r.Ref); n != path.Clean(n) { // it would get around the rules for another name
-		return nil, fmt.Errorf("%w: %q", ErrInvalidName, r.Ref)
-	}
-	settings, err := readSettings(l.cfg.Settings...)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errTransfer, err)
-	}
-	judge, err := settings.judgeOf(r.Ref)
+	settings, judge, err := l.rules(r.Ref)
 	if err != nil {
 		return nil, err
 	}
@@ -169,35 +162,91 @@ func (l *Library) Get(ctx context.Context, r Request, p *Progress) (*Cached, err
 	case policy == never:
 		return nil, fmt.Errorf("%w: %s", ErrNeverPull, r.Ref)
 	}
-	i, err := l.pull(ctx, settings, judge, ref, r, p)
+	var i *Cached
+	err = l.pull(ctx, settings, ref, r, func(img *Image, host string) (err error) {
+		i, err = l.unpacked(ctx, img, r, judge, p, host)
+		return err
+	})
 	if err != nil && unsigned != nil {
 		err = fmt.Errorf("%w; the image that is on the node: %w", err, unsigned)
 	}
 	return i, err
 }
 
+// rules returns how registries are reached, and what an image must have to be used.
+func (l *Library) rules(ref string) (Settings, judge, error) {
+	if n := Name(ref); n != path.Clean(n) { // it would get around the rules for another name
+		return Settings{}, judge{}, fmt.Errorf("%w: %q", ErrInvalidName, ref)
+	}
+	settings, err := readSettings(l.cfg.Settings...)
+	if err != nil {
+		return settings, judge{}, fmt.Errorf("%w: %w", errTransfer, err)
+	}
+	j, err := settings.judgeOf(ref)
+	return settings, j, err
+}
+
+// Unpack gets an image as Get does, and writes its files into dir in one step: if dir is there, it is complete. The
+// library does not keep it.
+func (l *Library) Unpack(ctx context.Context, ref, dir string) error {
+	settings, judge, err := l.rules(ref)
+	if err != nil {
+		return err
+	}
+	take := func(img *Image, host string) error {
+		if img.close != nil {
+			defer img.close(nil)
+			defer context.AfterFunc(ctx, func() { img.close(context.Cause(ctx)) })()
+		}
+		if err := judge.verify(ctx, img.Digest, img.index); err != nil {
+			return err
+		}
+		free, err := l.slot(host)(ctx)
+		if err != nil {
+			return err
+		}
+		defer free()
+		return img.Unpack(ctx, dir)
+	}
+	img, err := l.layouts.Find(ref)
+	if err == nil {
+		return take(img, "")
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	parsed, bad := name.ParseReference(ref)
+	if bad != nil {
+		return fmt.Errorf("%w: %q: %s", ErrInvalidName, ref, clean(bad))
+	}
+	return l.pull(ctx, settings, parsed, Request{Ref: ref}, take)
+}
+
 // Release ends the use of an image that Get returned.
 func (l *Library) Release(i *Cached) { l.cache.release(i.Digest) }
 
-// pull asks one place after the other for an image. It is not found only if all say so.
-func (l *Library) pull(ctx context.Context, settings Settings, j judge, ref name.Reference, r Request, p *Progress) (
-	*Cached, error,
-) {
+// pull asks one place after the other for an image, until one has it and take does. It is not found only if all say so.
+func (l *Library) pull(ctx context.Context, settings Settings, ref name.Reference, r Request,
+	take func(img *Image, host string) error,
+) error {
 	sources, err := settings.Registries.Sources(ref, r.Credentials, l.cfg.Patience)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(err))
+		return fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(err))
 	}
 	kind, why := ErrNotFound, []string{}
 	for _, s := range sources {
 		if r.Near && !s.Near {
 			continue
 		}
-		i, err := l.from(ctx, s, r, j, p)
+		img, err := pull(ctx, s)
+		if err == nil {
+			err = take(img, s.Host)
+		}
 		switch {
 		case err == nil:
-			return i, nil
+			return nil
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		case errors.Is(err, ErrUnsigned):
 			kind = ErrUnsigned
 		case kind == ErrUnsigned:
@@ -210,7 +259,7 @@ func (l *Library) pull(ctx context.Context, settings Settings, j judge, ref name
 			why = append(why, text)
 		}
 	}
-	return nil, pulling{kind, fmt.Sprintf("failed to pull image %q: %s", r.Ref, strings.Join(why, "; "))}
+	return pulling{kind, fmt.Sprintf("failed to pull image %q: %s", r.Ref, strings.Join(why, "; "))}
 }
 
 // pulling is why an image was not pulled.
@@ -224,14 +273,6 @@ func (p pulling) Error() string { return p.text }
 
 // Unwrap returns which of the package's errors it is.
 func (p pulling) Unwrap() error { return p.kind }
-
-func (l *Library) from(ctx context.Context, s registry.Source, r Request, j judge, p *Progress) (*Cached, error) {
-	img, err := pull(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	return l.unpacked(ctx, img, r, j, p, s.Host)
-}
 
 // unpacked returns an image of a host, or of the disk, when it was judged and is unpacked.
 func (l *Library) unpacked(ctx context.Context, img *Image, r Request, j judge, p *Progress, host string) (*Cached,

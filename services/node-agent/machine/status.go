@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"strconv"
@@ -18,8 +20,8 @@ import (
 var runtimeVersion = "windlass-" + version.Number
 
 // Status returns what the agent reports of its machine. It has what its provider says, and where that says nothing,
-// what its host has.
-func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, error) {
+// what its host has. system is the directory of the operating system that it runs; empty if that is the host's.
+func (b Bootstrap) Status(node, address string, boot Boot, system string) (*nodev1.NodeStatus, error) {
 	capacity := make(map[string]*structpb.Value, len(b.Capacity))
 	for k, q := range b.Capacity {
 		v, err := structpb.NewValue(q)
@@ -38,7 +40,7 @@ func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, 
 		Addresses: []*nodev1.NodeAddress{{Type: "Hostname", Address: node}},
 		NodeInfo: &nodev1.NodeSystemInfo{
 			MachineId: firstLine("/etc/machine-id"), SystemUuid: b.ProviderID, BootId: boot.ID,
-			KernelVersion: firstLine("/proc/sys/kernel/osrelease"), OsImage: osImage(),
+			KernelVersion: firstLine("/proc/sys/kernel/osrelease"), OsImage: osImage(system),
 			ContainerRuntimeVersion: "process://" + runtime.Version(), KubeletVersion: runtimeVersion,
 			OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		},
@@ -74,8 +76,9 @@ func Labels(node string, shares bool) map[string]string {
 	return out
 }
 
-func osImage() string {
-	data, err := os.ReadFile("/etc/os-release")
+// osImage returns the name that an operating system gives itself. Source: os-release(5).
+func osImage(system string) string {
+	data, err := releaseFile(system)
 	if err != nil {
 		return runtime.GOOS
 	}
@@ -85,4 +88,20 @@ func osImage() string {
 		}
 	}
 	return runtime.GOOS
+}
+
+func releaseFile(system string) ([]byte, error) {
+	if system == "" {
+		return os.ReadFile("/etc/os-release")
+	}
+	root, err := os.OpenRoot(system)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	data, err := root.ReadFile("etc/os-release")
+	if errors.Is(err, fs.ErrNotExist) {
+		return root.ReadFile("usr/lib/os-release")
+	}
+	return data, err
 }

@@ -4,7 +4,7 @@ import "testing"
 
 func TestAMachineHasWhatItsProviderSaysAndElseWhatItsHostHas(t *testing.T) {
 	b := Bootstrap{Capacity: map[string]any{"cpu": "3", "ephemeral-storage": "10Gi"}}
-	s, err := b.Status("n", "127.0.0.1", Boot{ID: "b"})
+	s, err := b.Status("n", "127.0.0.1", Boot{ID: "b"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/cri"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/hostconfig"
+	"github.com/windlass-dev/windlass/services/node-agent/hostos"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/image/feed"
 	"github.com/windlass-dev/windlass/services/node-agent/logger"
@@ -70,6 +71,9 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	m := &instance{cfg: cfg, boot: boot, bootstrap: bootstrap, log: log.With("node", bootstrap.NodeName)}
+	m.system = hostos.Local(filepath.Join(cfg.dir, "os"), boot.ID, func(ctx context.Context, ref, dir string) error {
+		return m.images.Unpack(ctx, ref, dir)
+	})
 	return m.run(ctx)
 }
 
@@ -103,7 +107,9 @@ type instance struct {
 	log        *slog.Logger
 	supervisor *process.Supervisor
 	runtime    *cri.Runtime // nil: containers are processes
-	pods       *pods.Pods   // nil before the machine has joined
+	images     *image.Library
+	system     hostos.Driver
+	pods       *pods.Pods // nil before the machine has joined
 }
 
 func (i *instance) run(ctx context.Context) error {
@@ -169,7 +175,10 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		return err
 	}
 	defer conn.Close()
-	status, err := i.bootstrap.Status(node.Name, cmp.Or(node.Address, i.bootstrap.Address), i.boot)
+	if i.images, err = i.newImages(); err != nil {
+		return err
+	}
+	status, err := i.bootstrap.Status(node.Name, cmp.Or(node.Address, i.bootstrap.Address), i.boot, i.systemFiles())
 	if err != nil {
 		return err
 	}
@@ -221,7 +230,8 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.Agent) *hostconfig.Host {
 	return hostconfig.New(hostconfig.Config{
 		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot,
-		Log: i.log,
+		System: i.system,
+		Log:    i.log,
 		Registered: func(ctx context.Context) error {
 			_, err := a.Node(ctx, false)
 			return err
@@ -229,11 +239,15 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 	})
 }
 
-func (i *instance) newPods(
-	node pki.Node, status *nodev1.NodeStatus, store *pki.Store, conn grpc.ClientConnInterface,
-	services *proxy.Proxy, hostPorts *proxy.HostPorts, nodeOf func(context.Context, bool) (*nodev1.Node, error),
-) (*pods.Pods, error) {
-	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
+// systemFiles returns the directory of the operating system that the machine runs; empty if it is the host's.
+func (i *instance) systemFiles() string {
+	if _, s, err := i.system.Booted(); err != nil || s.Image == "" {
+		return ""
+	}
+	return i.system.Root()
+}
+
+func (i *instance) newImages() (*image.Library, error) {
 	library := image.LibraryConfig{
 		Dir: filepath.Join(i.cfg.dir, "unpacked"), Layouts: i.cfg.images, Settings: i.cfg.registries, Log: i.log,
 	}
@@ -241,10 +255,14 @@ func (i *instance) newPods(
 		library.Dir, library.Keeper = filepath.Join(i.cfg.dir, "kept"), feed.New(i.runtime, 0)
 		library.Disk = i.runtime.ImageDir
 	}
-	images, err := image.NewLibrary(library)
-	if err != nil {
-		return nil, err
-	}
+	return image.NewLibrary(library)
+}
+
+func (i *instance) newPods(
+	node pki.Node, status *nodev1.NodeStatus, store *pki.Store, conn grpc.ClientConnInterface,
+	services *proxy.Proxy, hostPorts *proxy.HostPorts, nodeOf func(context.Context, bool) (*nodev1.Node, error),
+) (*pods.Pods, error) {
+	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
 	if err := noteRuntime(i.cfg.podsDir, i.cfg.runtime); err != nil {
 		return nil, err
 	}
@@ -256,7 +274,7 @@ func (i *instance) newPods(
 			known := services.Await(ctx)
 			return services.Services(), known
 		},
-		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: images, Runtime: i.runtime,
+		HostPorts: hostPorts.Set, Supervisor: i.supervisor, Images: i.images, Runtime: i.runtime,
 		ShimCommand:  i.cfg.shimCommand,
 		HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		LoggerCommand: i.cfg.loggerCommand, LoggerDir: filepath.Join(i.cfg.dir, "logger"),

@@ -27,6 +27,7 @@ const (
 	State         = nodeid.ConfigState
 	Reason        = nodeid.ConfigReason
 	EndingBoot    = nodeid.ConfigBoot
+	StagedConfig  = nodeid.ConfigStaged
 )
 
 // States of a node, as its agent reports them.

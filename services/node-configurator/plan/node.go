@@ -93,6 +93,8 @@ func need(v NodeView) (Impact, string, []*configv1.ServiceAction) {
 
 func wayTo(v NodeView, current string) (Impact, string, []*configv1.ServiceAction) {
 	switch {
+	case current == "" && !machineconfig.SystemOf(v.Desired).Equal(machineconfig.System{}):
+		return Reboot, "the operating system of a first configuration", nil
 	case current == "":
 		return None, "", nil // a first configuration disturbs no pod
 	case v.Current == nil:
@@ -130,6 +132,9 @@ func Node(v NodeView) Plan {
 		if why := unreachable(v); why != "" {
 			return Plan{WaitsFor: why}
 		}
+		if why := unstaged(v); why != "" {
+			return Plan{WaitsFor: why}
+		}
 		d := drainOf(v.Node.GetMetadata().GetName(), fmt.Sprintf("configuration %s: %s", mark(v.Node, DesiredConfig), why))
 		return Plan{
 			Do: []Action{{Verb: CreateDrain, Object: object.Reference(d), Reason: d.GetSpec().GetReason(), Drain: d}},
@@ -149,6 +154,22 @@ func unreachable(v NodeView) string {
 		return ""
 	}
 	return mark(v.Node, DesiredConfig) + " cannot be put in force: " + bad[0].String()
+}
+
+// unstaged says that a node has the operating system of its target not yet ready to boot; empty if it has, or needs no
+// other one. A node is drained only for what it can boot.
+func unstaged(v NodeView) string {
+	target := mark(v.Node, DesiredConfig)
+	s := machineconfig.SystemOf(v.Desired)
+	if v.Current == nil && mark(v.Node, CurrentConfig) != "" || s.Equal(machineconfig.SystemOf(v.Current)) ||
+		mark(v.Node, StagedConfig) == target {
+		return ""
+	}
+	text := fmt.Sprintf("its agent to have %s of %s ready to boot", s, target)
+	if reason := mark(v.Node, Reason); failed(v.Node) && reason != "" {
+		text += ", which says: " + reason
+	}
+	return text
 }
 
 // over reports whether a node needs its drain no longer: it has its target and is back, or it is gone.
@@ -217,7 +238,10 @@ func Target(config string) Marks {
 // target that was taken back in the meantime is not noted, and neither is an end in the very boot that the agent wanted
 // to end.
 func Reported(node *nodev1.Node, r *configv1.ReportConfigRequest) Marks {
-	want := Marks{CurrentConfig: r.GetCurrentConfig(), State: r.GetState(), Reason: r.GetReason(), EndingBoot: ""}
+	want := Marks{
+		CurrentConfig: r.GetCurrentConfig(), State: r.GetState(), Reason: r.GetReason(), EndingBoot: "",
+		StagedConfig: r.GetStagedConfig(),
+	}
 	failure := r.GetState() == degraded || r.GetState() == unreconcilable
 	if failure && r.GetCurrentConfig() == "" {
 		delete(want, CurrentConfig) // its record is not readable, which does not mean that it never had one

@@ -191,9 +191,9 @@ func unitDoc(services ...string) string {
 
 func TestWhatCannotBePutInForceNamesItsFieldAndItsSource(t *testing.T) {
 	const begin = "cannot be put in force: "
-	const kernel = "spec.kernelArguments: cannot be changed: no driver of this release changes kernel arguments of a machine"
+	const kernel = "spec.kernelType: cannot be changed: no driver of this release changes the kernel of a machine"
 	const chrony = `[Service] User=: "chrony" is not put in force: units run as root of their machine`
-	quiet := func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet"} }
+	realtime := func(s *configv1.MachineConfigSpec) { s.KernelType = "realtime" }
 	fips := func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) }
 	base := mc("50-base", "worker", ign(fileDoc("/etc/base", "1")))
 	for _, tc := range []struct {
@@ -202,26 +202,26 @@ func TestWhatCannotBePutInForceNamesItsFieldAndItsSource(t *testing.T) {
 		want             string // empty if all can be put in force
 	}{
 		{
-			"kernel arguments of a first configuration",
-			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			"the kernel of a first configuration",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, realtime)},
 			nil, begin + `machine config "60-a": ` + kernel,
 		},
 		{
-			"kernel arguments that come",
-			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
+			"a kernel that comes",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, realtime)},
 			[]*configv1.MachineConfig{mc("r", "", nil)},
 			begin + `machine config "60-a": ` + kernel,
 		},
 		{
-			"kernel arguments that the nodes have been asked for before",
-			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
-			[]*configv1.MachineConfig{mc("r", "", nil, quiet)},
+			"a kernel that the nodes have been asked for before",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, realtime)},
+			[]*configv1.MachineConfig{mc("r", "", nil, realtime)},
 			"",
 		},
 		{
-			"kernel arguments that one of two nodes has been asked for before",
-			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, quiet)},
-			[]*configv1.MachineConfig{mc("r", "", nil, quiet), mc("s", "", nil)},
+			"a kernel that one of two nodes has been asked for before",
+			[]*configv1.MachineConfig{base, mc("60-a", "worker", nil, realtime)},
+			[]*configv1.MachineConfig{mc("r", "", nil, realtime), mc("s", "", nil)},
 			begin + `machine config "60-a": ` + kernel,
 		},
 		{
@@ -383,13 +383,13 @@ func TestAPreviewSaysWhatNodesCannotBeBroughtTo(t *testing.T) {
 	pool := poolOf("worker", "worker")
 	possible := []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "1")))}
 	impossible := []*configv1.MachineConfig{mc("50-a", "worker", ign(fileDoc("/etc/x", "1")),
-		func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"quiet"} })}
+		func(s *configv1.MachineConfigSpec) { s.KernelType = "realtime" })}
 	if r, why, err := Preview(pool, possible, nil); err != nil || len(why) > 0 || r.Config == nil {
 		t.Errorf("what is possible: %v, %v, %v", r, why, err)
 	}
 	r, why, err := Preview(pool, impossible, nil)
-	if err != nil || len(why) != 1 || !strings.Contains(why[0], `machine config "50-a": spec.kernelArguments`) ||
-		!slices.Equal(r.Config.GetSpec().GetKernelArguments(), []string{"quiet"}) {
+	if err != nil || len(why) != 1 || !strings.Contains(why[0], `machine config "50-a": spec.kernelType`) ||
+		r.Config.GetSpec().GetKernelType() != "realtime" {
 		t.Errorf("what is impossible: %v, %v, %v", r, why, err)
 	}
 	if _, err := Render(pool, impossible, nil); err == nil || !strings.Contains(err.Error(), why[0]) {

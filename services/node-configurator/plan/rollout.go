@@ -334,7 +334,7 @@ func progress(n *nodev1.Node, d *nodev1.Drain) string {
 	case mark(n, State) == rebooting:
 		return "the machine restarts"
 	case d == nil || mark(n, State) == "":
-		return "its agent is ordered to apply the configuration"
+		return cmp.Or(mark(n, Reason), "its agent is ordered to apply the configuration")
 	case d.GetStatus().GetPhase() != drained:
 		text := strings.Join(append([]string{d.GetStatus().GetMessage()}, d.GetStatus().GetBlocked()...), "; ")
 		return "is drained: " + cmp.Or(strings.Trim(text, "; "), "the drain has not begun")

@@ -472,6 +472,8 @@ func stepOf(v NodeView) nodeStep {
 	return s
 }
 
+var osImage = "example.com/os@sha256:" + strings.Repeat("0", 64)
+
 func TestOneStepOfANode(t *testing.T) {
 	a, b := mc("a", "", ign(fileDoc("/etc/x", "1"))), mc("b", "", ign(fileDoc("/etc/x", "2")))
 	harmless := mc("b", "", ign(fileDoc("/etc/x", "1")))
@@ -484,6 +486,9 @@ func TestOneStepOfANode(t *testing.T) {
 	}
 	another := drain("Succeeded")
 	another.Spec.NodeName = "m"
+	system := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.OsImageUrl = osImage })
+	staged := node("n", "a", "b", working)
+	staged.Metadata.Annotations[StagedConfig] = "b"
 	for _, tc := range []struct {
 		name string
 		view NodeView
@@ -562,6 +567,31 @@ func TestOneStepOfANode(t *testing.T) {
 			NodeView{node("n", "a", "b", working), nil, a, impossible, defaults(), nil},
 			nodeStep{Order: Order{Config: impossible, Apply: false, Reboot: true}},
 		},
+		{
+			"its operating system is not there yet",
+			NodeView{node("n", "a", "b", working), nil, a, system, defaults(), nil},
+			nodeStep{Order: Order{Config: system, Apply: false, Reboot: true}},
+		},
+		{
+			"its operating system is ready to boot",
+			NodeView{staged, nil, a, system, defaults(), nil},
+			nodeStep{
+				CreateDrain: "configuration b: osImageURL changed", Order: Order{Config: system, Apply: false, Reboot: true},
+			},
+		},
+		{
+			"a first configuration with an operating system",
+			NodeView{node("n", "", "b", working), nil, nil, system, defaults(), nil},
+			nodeStep{Order: Order{Config: system, Apply: false, Reboot: true}},
+		},
+		{
+			"what it has is not known, and its agent may have the operating system",
+			NodeView{node("n", "lost", "b", working), nil, nil, system, defaults(), nil},
+			nodeStep{
+				CreateDrain: "configuration b: what lost held is not known any more",
+				Order:       Order{Config: system, Apply: false, Reboot: true},
+			},
+		},
 		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil, defaults(), nil}, nodeStep{}},
 		{"it is gone", NodeView{nil, drain("Draining"), nil, nil, defaults(), nil}, nodeStep{DeleteDrain: true}},
 	} {
@@ -577,6 +607,17 @@ func TestANodeThatCannotHaveItsTargetSaysWhy(t *testing.T) {
 	target := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.Fips = proto.Bool(true) })
 	p := Node(NodeView{Node: node("n", "a", "b", working), Current: mc("a", "", nil), Desired: target, Policy: defaults()})
 	want := "b cannot be put in force: spec.fips: cannot be changed once a machine has its configuration"
+	if p.WaitsFor != want || len(p.Do) > 0 {
+		t.Errorf("Node = %+v, want %q", p, want)
+	}
+}
+
+func TestANodeSaysThatItsOperatingSystemIsNotThereYet(t *testing.T) {
+	target := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.OsImageUrl = osImage })
+	n := node("n", "a", "b", degraded)
+	n.Metadata.Annotations[Reason] = "no registry has it"
+	p := Node(NodeView{Node: n, Current: mc("a", "", nil), Desired: target, Policy: defaults()})
+	want := "its agent to have " + osImage + " of b ready to boot, which says: no registry has it"
 	if p.WaitsFor != want || len(p.Do) > 0 {
 		t.Errorf("Node = %+v, want %q", p, want)
 	}
@@ -625,6 +666,9 @@ func TestWhatAReportChanges(t *testing.T) {
 			CurrentConfig: "b", DesiredConfig: "b",
 			State: stateDone, BootId: "boot-1",
 		}, Marks{}},
+		{"its operating system is ready", node("n", "a", "b", working), &configv1.ReportConfigRequest{
+			CurrentConfig: "a", DesiredConfig: "b", State: working, StagedConfig: "b",
+		}, Marks{StagedConfig: "b"}},
 		{"it is done", node("n", "a", "b", working), &configv1.ReportConfigRequest{
 			CurrentConfig: "b", DesiredConfig: "b",
 			State: stateDone,

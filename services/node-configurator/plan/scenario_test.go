@@ -25,7 +25,7 @@ import (
 //
 //	config c role=worker path=content     a machine configuration of one file, or new content for it; remove c deletes it
 //	clashing c role=worker                a machine configuration that cannot be rendered with any other
-//	kernel c role=worker argument=quiet   a machine configuration that no machine can be given
+//	kernel c role=worker type=realtime   a machine configuration that no machine can be given
 //	pool p [max=2], gone p                a pool of the nodes with that role; the pool no longer exists
 //	pause p, resume p                     spec.paused of a pool
 //	node n role=worker [zone=z]           a node; role=master makes it one of a control-plane machine
@@ -138,7 +138,7 @@ func (s *scenario) command(t *testing.T, words []string) {
 		s.configs[name], s.changed = cfg, s.clock
 	case "kernel":
 		s.configs[name], s.changed = mc(name, args["role"], nil, func(c *configv1.MachineConfigSpec) {
-			c.KernelArguments = []string{args["argument"]}
+			c.KernelType = args["type"]
 		}), s.clock
 	case "remove":
 		delete(s.configs, name)

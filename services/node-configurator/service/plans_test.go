@@ -179,10 +179,10 @@ func TestARenderingSaysWhetherNodesCanBeBroughtToIt(t *testing.T) {
 	c.apply(base)
 	c.applyPool(poolFor("worker"))
 	c.awaitUpdated("worker", 1, "")
-	render := func(arguments ...string) *configv1.RenderMachineConfigResponse {
+	render := func(kernelType string, arguments ...string) *configv1.RenderMachineConfigResponse {
 		t.Helper()
 		kernel := machineConfig("60-kernel", "worker", "/etc/base", "1")
-		kernel.Spec.KernelArguments = arguments
+		kernel.Spec.KernelType, kernel.Spec.KernelArguments = kernelType, arguments
 		out, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
 			PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{base, kernel}},
 		})
@@ -191,28 +191,31 @@ func TestARenderingSaysWhetherNodesCanBeBroughtToIt(t *testing.T) {
 		}
 		return out
 	}
-	if out := render(); out.Reconcilable == nil || !out.GetReconcilable() || len(out.GetUnreconcilableReasons()) > 0 {
+	if out := render(""); out.Reconcilable == nil || !out.GetReconcilable() || len(out.GetUnreconcilableReasons()) > 0 {
 		t.Errorf("what is possible: %v", out)
 	}
-	out := render("quiet", "debug")
+	if out := render("", "quiet", "debug"); !out.GetReconcilable() {
+		t.Errorf("kernel arguments: %v", out)
+	}
+	out := render("realtime", "quiet", "debug")
 	if out.Reconcilable == nil || out.GetReconcilable() || len(out.GetUnreconcilableReasons()) != 1 ||
-		!strings.Contains(out.GetUnreconcilableReasons()[0], `machine config "60-kernel": spec.kernelArguments`) {
+		!strings.Contains(out.GetUnreconcilableReasons()[0], `machine config "60-kernel": spec.kernelType`) {
 		t.Errorf("what is impossible: %v", out)
 	}
-	if changes := out.GetChanges(); len(changes) != 1 || !slices.Equal(changes[0].GetAdded(),
+	if changes := out.GetChanges(); len(changes) != 2 || !slices.Equal(changes[0].GetAdded(),
 		[]string{"quiet", "debug"}) ||
 		len(changes[0].GetRemoved()) > 0 {
 		t.Errorf("the changes are %v", changes)
 	}
-	// Nodes of a request had those arguments before: it is the change from these that counts.
+	// Nodes of a request had that kernel before: it is the change from it that counts.
 	kernel := machineConfig("60-kernel", "worker", "/etc/base", "1")
-	kernel.Spec.KernelArguments = []string{"quiet"}
+	kernel.Spec.KernelType = "realtime"
 	same, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
 		Pool: poolFor("worker"), MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{kernel}},
 		Before: kernel,
 	})
 	if err != nil || !same.GetReconcilable() {
-		t.Errorf("the same arguments: %v, %v", same, err)
+		t.Errorf("the same kernel: %v, %v", same, err)
 	}
 	_, err = c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
 		PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{},

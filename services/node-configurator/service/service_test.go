@@ -342,7 +342,7 @@ func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed asks for kernel arguments, which no driver changes.
+// TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed asks for a kernel, which no driver changes.
 func TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed(t *testing.T) {
 	c := start(t)
 	a := c.join("master-0", "master")
@@ -353,10 +353,10 @@ func TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed(t *testing.T
 	asked := c.asked
 	c.mu.Unlock()
 	kernel := machineConfig("60-kernel", "master", "/etc/more", "1")
-	kernel.Spec.KernelArguments = []string{"quiet"}
+	kernel.Spec.KernelType = "realtime"
 	c.apply(kernel)
-	const want = `cannot be put in force: machine config "60-kernel": spec.kernelArguments: cannot be changed: ` +
-		"no driver of this release changes kernel arguments of a machine"
+	const want = `cannot be put in force: machine config "60-kernel": spec.kernelType: cannot be changed: ` +
+		"no driver of this release changes the kernel of a machine"
 	p := c.awaitPool("master", func(p *configv1.MachineConfigPool) bool {
 		return object.IsTrue(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded) ||
 			p.GetSpec().GetConfiguration().GetName() != first
@@ -379,7 +379,7 @@ func TestAnImpossibleConfigurationIsStoppedBeforeAnyNodeIsDisturbed(t *testing.T
 		t.Errorf("the permit was asked for %d times", c.asked-asked)
 	}
 	c.mu.Unlock()
-	kernel.Spec.KernelArguments = nil
+	kernel.Spec.KernelType = ""
 	c.apply(kernel)
 	c.awaitUpdated("master", 1, first)
 }

@@ -296,7 +296,10 @@ type ReportConfigRequest struct {
 	// Reason, for people; for Degraded the differences from the configuration.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// ID of the machine's boot.
-	BootId        string `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	BootId string `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Name of the configuration whose operating system is ready to boot; empty if none was got ready since the agent
+	// started.
+	StagedConfig  string `protobuf:"bytes,7,opt,name=staged_config,json=stagedConfig,proto3" json:"staged_config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +376,13 @@ func (x *ReportConfigRequest) GetBootId() string {
 	return ""
 }
 
+func (x *ReportConfigRequest) GetStagedConfig() string {
+	if x != nil {
+		return x.StagedConfig
+	}
+	return ""
+}
+
 // Response of ReportConfig: the report is stored.
 type ReportConfigResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -432,14 +442,15 @@ const file_windlass_config_v1_config_agent_service_proto_rawDesc = "" +
 	"\bservices\x18\x02 \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\";\n" +
 	"\rServiceAction\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reload\x18\x02 \x01(\bR\x06reload\"\x94\x02\n" +
+	"\x06reload\x18\x02 \x01(\bR\x06reload\"\xb9\x02\n" +
 	"\x13ReportConfigRequest\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12%\n" +
 	"\x0ecurrent_config\x18\x02 \x01(\tR\rcurrentConfig\x12%\n" +
 	"\x0edesired_config\x18\x03 \x01(\tR\rdesiredConfig\x12O\n" +
 	"\x05state\x18\x04 \x01(\tB9\xbaH6r4R\x04DoneR\aWorkingR\tRebootingR\bDegradedR\x0eUnreconcilableR\x05state\x12 \n" +
 	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\x06reason\x12\x17\n" +
-	"\aboot_id\x18\x06 \x01(\tR\x06bootId\"\x16\n" +
+	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12#\n" +
+	"\rstaged_config\x18\a \x01(\tR\fstagedConfig\"\x16\n" +
 	"\x14ReportConfigResponse2\xec\x02\n" +
 	"\x12ConfigAgentService\x12\xa5\x01\n" +
 	"\fFollowConfig\x12'.windlass.config.v1.FollowConfigRequest\x1a(.windlass.config.v1.FollowConfigResponse\"@\xaa\xbb\x18<\n" +
