@@ -221,7 +221,7 @@ func TestExtensionsAreAddedToTheSystem(t *testing.T) {
 	}}, "1")
 }
 
-// A deployment is one only when it is whole, whenever the agent ended.
+// A deployment is one only when it is complete, whenever the agent ended.
 func TestHalfOfASystemIsNone(t *testing.T) {
 	m := newMachine(t)
 	one := machineconfig.System{Image: m.image("os", map[string]string{"etc/version": "1"})}

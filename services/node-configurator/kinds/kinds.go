@@ -107,6 +107,11 @@ func (t *Tables) admitConfig(w *resource.Write[*configv1.MachineConfig]) error {
 		return rpcerr.Forbidden(fmt.Sprintf("machine configs whose names begin with %q are made by node-configurator alone",
 			plan.RenderedPrefix))
 	}
+	if now := w.New.GetSpec().GetKernelArguments(); len(now) > 0 && !w.Own &&
+		!slices.Equal(now, w.Old.GetSpec().GetKernelArguments()) {
+		w.Warn("spec.kernelArguments: machines of the providers local and docker share the kernel of their host: the " +
+			"arguments are in their boot entry, and no kernel reads them")
+	}
 	return nil
 }
 
