@@ -224,11 +224,14 @@ func (h *Host) resume(ctx context.Context) error {
 		return h.reboot(ctx)
 	}
 	if h.unselected() { // power was lost before the boot link was changed
-		h.st.EndingBoot = h.cfg.BootID
-		if err := save(h.cfg.Dir, currentFile, h.st); err == nil {
+		st := h.st
+		st.EndingBoot = h.cfg.BootID
+		err := save(h.cfg.Dir, currentFile, st)
+		if err == nil {
+			h.st = st
 			return h.reboot(ctx)
 		}
-		h.st.EndingBoot = ""
+		h.cfg.Log.WarnContext(ctx, "state of the machine is not stored", "error", err)
 	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
 	if !once {
@@ -272,7 +275,7 @@ func (h *Host) remember() {
 
 // reboot reports to the cluster that the machine restarts, and restarts it even if the report fails.
 func (h *Host) reboot(ctx context.Context) error {
-	if !h.selectSystem(ctx) {
+	if !h.bootsNext(ctx) {
 		return nil
 	}
 	heard := h.report.set(&configv1.ReportConfigRequest{
@@ -388,7 +391,9 @@ func (h *Host) next(ctx context.Context) {
 	case o.from != nil && *o.from != h.st.Name:
 		h.say(working, o.name(), "") // with what the machine has, for which it is decided again
 	case !h.isStaged(before, o):
-		h.stage(ctx, o)
+		if h.correct(ctx) || h.busy == nil { // what the machine has comes first
+			h.stage(ctx, o)
+		}
 		return
 	case o.apply:
 		h.say(working, o.name(), "")
@@ -426,7 +431,7 @@ func (h *Host) correct(ctx context.Context) bool {
 	}
 	j, err := h.pending(h.st)
 	services, unread := h.owed()
-	if err == nil && j == nil && unread == nil && len(services) == 0 {
+	if err == nil && j == nil && unread == nil && len(services) == 0 && !h.offSystem() {
 		return true
 	}
 	if h.correctAt != nil {
@@ -439,10 +444,14 @@ func (h *Host) correct(ctx context.Context) bool {
 	if h.settled() && h.wrong == "" {
 		h.say(working, h.st.Name, "what a change left, or services that have not seen it, are put right")
 	}
+	off := h.offSystem()
 	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
 		_, is, err := h.heal(ctx, st)
 		if err == nil {
 			err = h.pay(ctx, is.units)
+		}
+		if err == nil && off {
+			st.Deployment, err = h.selectSystem(ctx, is.system)
 		}
 		return st, is, err
 	})
@@ -472,6 +481,9 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 	case a.corrects && a.err == nil:
 		h.wrong, h.correctAt = "", nil
 		h.correcting.Reset()
+		if h.st.Deployment != a.st.Deployment {
+			h.st.Deployment, h.unsaved = a.st.Deployment, true
+		}
 		h.know(a.is)
 		return false
 	case a.corrects && !a.abandoned:

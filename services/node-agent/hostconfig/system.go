@@ -18,14 +18,14 @@ func (c Config) systemRoot() string {
 	return c.System.Root()
 }
 
-// isStaged reports whether the machine could boot the operating system of an order at once: it has it already, or it is
-// ready.
+// isStaged reports whether the machine can be restarted with the operating system of an order at once: that is the one
+// of its configuration, or it was got ready.
 func (h *Host) isStaged(before *configv1.MachineConfig, o order) bool {
 	return h.staged == o.name() || machineconfig.SystemOf(before).Equal(machineconfig.SystemOf(o.config))
 }
 
 // stage has the operating system of an order ready to boot. Nothing that runs is disturbed, so it is done before the
-// machine is drained.
+// machine is drained. What was ready before may be replaced by it, so the cluster receives that first.
 func (h *Host) stage(ctx context.Context, o order) {
 	s := machineconfig.SystemOf(o.config)
 	if h.cfg.System == nil {
@@ -34,44 +34,76 @@ func (h *Host) stage(ctx context.Context, o order) {
 		}}})
 		return
 	}
-	h.say(working, o.name(), "gets "+s.String())
+	h.staged = ""
+	heard := h.say(working, o.name(), "gets "+s.String())
 	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
-		_, err := h.cfg.System.Stage(ctx, s)
-		return st, wanted{}, err
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return st, wanted{}, ctx.Err()
+		}
+		if _, err := h.cfg.System.Stage(ctx, s); err != nil {
+			return st, wanted{}, fmt.Errorf("operating system: %w", err)
+		}
+		return st, wanted{}, nil
 	})
 	h.busy.stages = true
 }
 
-// selectSystem has the next boot run the operating system of the configuration, and tries until that succeeds; it is
-// false if ctx ended first.
-func (h *Host) selectSystem(ctx context.Context) bool {
+// selectSystem has the next boot run an operating system, and returns its deployment. It is staged if it is not there.
+func (h *Host) selectSystem(ctx context.Context, s machineconfig.System) (string, error) {
+	deployment, err := h.cfg.System.Stage(ctx, s)
+	if err == nil {
+		err = h.cfg.System.Select(deployment)
+	}
+	if err != nil {
+		err = fmt.Errorf("operating system: %w", err)
+	}
+	return deployment, err
+}
+
+// bootsNext has the next boot run the operating system of the configuration, and tries until that succeeds; it is false
+// if ctx ended first.
+func (h *Host) bootsNext(ctx context.Context) bool {
 	if h.cfg.System == nil {
 		return true
 	}
 	for again := backoff.New(firstRetry, longRetry); ; {
-		err := h.cfg.System.Select(h.st.Deployment)
+		deployment, err := h.selectSystem(ctx, h.wanted.system)
+		if err == nil && deployment != h.st.Deployment {
+			h.st.Deployment = deployment
+			err = save(h.cfg.Dir, currentFile, h.st)
+		}
 		if err == nil {
 			return true
 		}
-		h.cfg.Log.WarnContext(ctx, "boot link is not changed", "config", h.st.Name, "error", err)
-		h.say(degraded, h.st.Name, "the next boot would run another operating system: "+err.Error())
+		h.cfg.Log.WarnContext(ctx, "machine does not restart", "config", h.st.Name, "error", err)
+		h.say(degraded, h.st.Name, "the machine cannot restart with its configuration: "+err.Error())
 		if !again.Wait(ctx) {
 			return false
 		}
 	}
 }
 
-// unselected reports whether neither this boot nor the next one runs the operating system of the configuration.
+// unselected reports whether the machine was restarted for its configuration, and neither this boot nor the next one
+// runs the operating system of that.
 func (h *Host) unselected() bool {
-	if h.cfg.System == nil || h.st.Name == "" {
+	if h.cfg.System == nil || h.st.EndingBoot == "" || !h.offSystem() {
 		return false
 	}
 	booted, _, err := h.cfg.System.Booted()
-	if err != nil || booted == h.st.Deployment {
+	return err == nil && booted != h.st.Deployment
+}
+
+// offSystem reports whether the next boot runs another operating system than that of the configuration. An agent of an
+// earlier release forgets which deployment that is.
+func (h *Host) offSystem() bool {
+	if h.cfg.System == nil || h.st.Name == "" {
 		return false
 	}
-	selected, err := h.cfg.System.Selected()
-	return err == nil && selected != h.st.Deployment
+	is, found := h.cfg.System.Find(h.wanted.system)
+	next, err := h.cfg.System.Selected()
+	return !found || err != nil || is != h.st.Deployment || is != next
 }
 
 // systemTrouble says why this boot does not run the operating system of the configuration; empty if it does.
@@ -82,9 +114,10 @@ func (h *Host) systemTrouble() string {
 	deployment, s, err := h.cfg.System.Booted()
 	switch {
 	case err != nil:
-		return err.Error()
+		return "operating system: " + err.Error()
 	case deployment != h.st.Deployment || !s.Equal(h.wanted.system):
-		return fmt.Sprintf("the machine runs %s, and its configuration is for %s", s, h.wanted.system)
+		return fmt.Sprintf("the machine runs %s, and its configuration is for %s: restart it, with windlass adm reboot "+
+			"%s", s, h.wanted.system, h.cfg.Node)
 	}
 	return ""
 }

@@ -158,3 +158,71 @@ func TestABootOfTheFormerSystemIsEnded(t *testing.T) {
 		t.Errorf("report %v", r)
 	}
 }
+
+// What is ready is said no longer before another system may replace it.
+func TestAnOperatingSystemThatIsReplacedIsNotReady(t *testing.T) {
+	m := newMachine(t)
+	missing := withSystems(m)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", nil, nil), true, false)
+	m.awaitState(done, "a")
+	b := systemConfig(t, "b", osRef("b"))
+	m.cluster.send(b, false, true)
+	m.await("the system to be ready", func(r *configv1.ReportConfigRequest) bool { return r.GetStagedConfig() == "b" })
+	missing.Store(true)
+	m.cluster.send(systemConfig(t, "c", osRef("c")), false, true)
+	if r := m.awaitState(degraded, "a"); r.GetStagedConfig() != "" {
+		t.Errorf("report %v", r)
+	}
+	m.cluster.send(b, false, true) // its image is not there any more, and its system is
+	m.await("the system to be ready again", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetStagedConfig() == "b"
+	})
+}
+
+// An agent of an earlier release does not know which deployment belongs to the configuration, and forgets it.
+func TestAForgottenDeploymentRestartsNothing(t *testing.T) {
+	m := newMachine(t)
+	withSystems(m)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", nil, nil), true, false)
+	m.awaitState(done, "a")
+	m.cluster.send(systemConfig(t, "b", osRef("b")), true, true)
+	m.restart("boot-2")
+	m.awaitState(done, "b")
+	_ = m.stop()
+	var st state
+	if _, err := load(m.dir, currentFile, &st); err != nil || st.Deployment == "" {
+		t.Fatalf("state %+v, %v", st, err)
+	}
+	st.Deployment = ""
+	if err := save(m.dir, currentFile, st); err != nil {
+		t.Fatal(err)
+	}
+	m.boot("boot-3")
+	m.awaitState(done, "b")
+	m.awaitRunning(osRef("b"))
+	_ = m.stop()
+	if _, err := load(m.dir, currentFile, &st); err != nil || st.Deployment == "" {
+		t.Errorf("state %+v, %v", st, err)
+	}
+}
+
+// A system that was damaged is made again, and the machine says that it has to be restarted.
+func TestADamagedOperatingSystemIsMadeAgain(t *testing.T) {
+	m := newMachine(t)
+	withSystems(m)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", nil, nil), true, false)
+	m.awaitState(done, "a")
+	m.cluster.send(systemConfig(t, "b", osRef("b")), true, true)
+	m.restart("boot-2")
+	m.awaitState(done, "b")
+	if err := os.RemoveAll(filepath.Join(m.dir, "os/a")); err != nil {
+		t.Fatal(err)
+	}
+	m.await("the damage to be said", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == degraded })
+	m.boot("boot-3")
+	m.awaitState(done, "b")
+	m.awaitRunning(osRef("b"))
+}

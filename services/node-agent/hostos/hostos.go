@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -41,8 +43,10 @@ var slots = []string{"a", "b"}
 var ErrMissing = errors.New("missing")
 
 // Driver installs operating systems. A deployment is named by a word; the empty one is the system that the machine was
-// made with. One goroutine calls Stage and Select.
+// made with. Stage and Select are called one at a time; the others may be called concurrently.
 type Driver interface {
+	// Find returns the deployment that is a system, and false if there is none.
+	Find(s machineconfig.System) (deployment string, found bool)
 	// Stage has a system ready to boot, and returns its deployment. It replaces neither the deployment that runs nor the
 	// one that boots next. A system that is there already costs nothing.
 	Stage(ctx context.Context, s machineconfig.System) (deployment string, err error)
@@ -76,6 +80,9 @@ type booted struct {
 // said when it began.
 func Local(dir, bootID string, unpack Unpack) Driver {
 	l := &local{dir: dir, boot: bootID, unpack: unpack}
+	for _, slot := range slots {
+		_ = os.RemoveAll(l.path(slot) + partial) // of an agent that was killed; Stage removes what is left
+	}
 	var b booted
 	data, err := os.ReadFile(filepath.Join(dir, bootedFile))
 	if err == nil && json.Unmarshal(data, &b) == nil && b.Boot == bootID {
@@ -90,38 +97,57 @@ func Local(dir, bootID string, unpack Unpack) Driver {
 
 // Stage implements Driver.
 func (l *local) Stage(ctx context.Context, s machineconfig.System) (string, error) {
-	if s.Equal(machineconfig.System{}) {
-		return "", nil
-	}
 	next, err := l.Selected()
 	if err = errors.Join(err, l.broken); err != nil {
 		return "", err
 	}
-	for _, slot := range slots {
-		has, err := l.record(slot)
-		switch {
-		case err == nil && has.Equal(s):
-			return slot, nil
-		case err != nil && !errors.Is(err, ErrMissing):
-			return "", err
-		}
+	if slot, found := l.Find(s); found {
+		return slot, nil
 	}
-	free := slices.IndexFunc(slots, func(slot string) bool { return slot != l.booted && slot != next })
-	if free < 0 {
+	free := slices.DeleteFunc(slices.Clone(slots), func(slot string) bool { return slot == l.booted || slot == next })
+	if len(free) == 0 {
 		return "", fmt.Errorf("%s runs and %s boots next: the machine has to be restarted first", l.booted, next)
 	}
-	slot := slots[free]
-	// Without its record it is no deployment any more, however much of it is removed.
+	slot := free[0]
+	if i := slices.IndexFunc(free, func(slot string) bool { _, err := l.record(slot); return err != nil }); i >= 0 {
+		slot = free[i] // it has nothing
+	}
+	// The former system goes when the next one is there, unless the disk has no room for both.
+	fresh := l.path(slot) + partial
+	err = l.make(ctx, fresh, s)
+	if errors.Is(err, syscall.ENOSPC) {
+		if err = l.remove(slot); err == nil {
+			err = l.make(ctx, fresh, s)
+		}
+	}
+	if err == nil {
+		err = l.remove(slot)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(fresh))
+	}
+	return slot, durable.Rename(fresh, l.path(slot))
+}
+
+// remove removes a deployment, which is none any more as soon as its record is gone.
+func (l *local) remove(slot string) error {
 	if err := durable.Remove(filepath.Join(l.path(slot), recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return err
 	}
-	if err := os.RemoveAll(l.path(slot)); err != nil { // before the next one is written: it needs the room
-		return "", err
+	return os.RemoveAll(l.path(slot))
+}
+
+// Find implements Driver.
+func (l *local) Find(s machineconfig.System) (string, bool) {
+	if s.Equal(machineconfig.System{}) {
+		return "", true
 	}
-	if err := l.make(ctx, l.path(slot)+partial, s); err != nil {
-		return "", errors.Join(err, os.RemoveAll(l.path(slot)+partial))
+	for _, slot := range slots {
+		if has, err := l.record(slot); err == nil && has.Equal(s) {
+			return slot, true
+		}
 	}
-	return slot, durable.Rename(l.path(slot)+partial, l.path(slot))
+	return "", false
 }
 
 // make writes a deployment to the disk, and its record last.
@@ -169,14 +195,20 @@ func (l *local) make(ctx context.Context, dir string, s machineconfig.System) er
 }
 
 // extend moves the files of an extension to those of a system. A file that is there already is an error: which of the
-// two counts is not for us to say.
+// two counts is not for us to say. The image may be hostile: no link is followed.
 func extend(root, all, name string) error {
-	from := filepath.Join(all, extensionsDir, name)
-	if info, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return fmt.Errorf("%w: the image has %s", ErrMissing, names(filepath.Join(all, extensionsDir)))
-	} else if err != nil {
-		return err
+	for _, dir := range []string{extensionsDir, extensionsDir + "/" + name} {
+		info, err := os.Lstat(filepath.Join(all, dir))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w: the image has no directory /%s", ErrMissing, dir)
+		case err != nil:
+			return err
+		case !info.IsDir():
+			return fmt.Errorf("%w: /%s of the image is no directory", ErrMissing, dir)
+		}
 	}
+	from := filepath.Join(all, extensionsDir, name)
 	to, err := os.OpenRoot(root)
 	if err != nil {
 		return err
@@ -199,24 +231,36 @@ func extend(root, all, name string) error {
 		case !errors.Is(err, fs.ErrNotExist):
 			return err
 		case e.IsDir():
-			return to.Mkdir(rel, 0o755)
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			return to.Mkdir(rel, info.Mode().Perm())
+		case e.Type() == fs.ModeSymlink:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return to.Symlink(moved(target, rel, name), rel)
 		}
 		// The directory was looked up within root, so this leads nowhere else.
 		return os.Rename(path, filepath.Join(root, rel))
 	})
 }
 
-// names lists what a directory has, for people.
-func names(dir string) string {
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) == 0 {
-		return "no directory " + extensionsDir
+// moved returns the target of a link of an extension once that is part of a system. Links of images are relative; one
+// that leads out of the extension is to a path of the system.
+func moved(target, rel, name string) string {
+	of := "/" + extensionsDir + "/" + name
+	to := path.Join(of, path.Dir(rel), target) // never above the root of the image
+	if to == of || strings.HasPrefix(to, of+"/") {
+		return target
 	}
-	var out []string
-	for _, e := range entries {
-		out = append(out, e.Name())
+	out, err := filepath.Rel(path.Dir("/"+rel), to)
+	if err != nil {
+		return target
 	}
-	return strings.Join(out[:min(len(out), 20)], ", ")
+	return out
 }
 
 // syncDisk has all that was written to the disk of a directory survive a loss of power.

@@ -59,15 +59,21 @@ func (m *machine) boot(id string) hostos.Driver {
 	})
 }
 
-// image makes an image with files, and returns its reference.
+// image makes an image with files, and with links where a content is an arrow and a target, and returns its reference.
 func (m *machine) image(name string, files map[string]string) string {
 	m.t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		h := &tar.Header{Name: path, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(files[path]))}
+		if target, link := strings.CutPrefix(files[path], "-> "); link {
+			h = &tar.Header{Name: path, Typeflag: tar.TypeSymlink, Linkname: target}
+		}
 		if err := w.WriteHeader(h); err != nil {
 			m.t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			continue
 		}
 		if _, err := w.Write([]byte(files[path])); err != nil {
 			m.t.Fatal(err)
@@ -206,7 +212,7 @@ func TestExtensionsAreAddedToTheSystem(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"other":   "extension other of " + extensions + ": /etc/version is in the system already",
-		"missing": "the image has other, usbguard",
+		"missing": "the image has no directory /extensions/missing",
 	} {
 		s.Extensions = []string{name}
 		if _, err := d.Stage(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) {
@@ -219,6 +225,81 @@ func TestExtensionsAreAddedToTheSystem(t *testing.T) {
 	m.runs(m.boot("boot-2"), machineconfig.System{Image: s.Image, ExtensionsImage: extensions, Extensions: []string{
 		"usbguard",
 	}}, "1")
+}
+
+// An image of extensions that leads elsewhere takes nothing from there, and its links lead into the system.
+func TestLinksOfExtensionsStayInTheSystem(t *testing.T) {
+	m := newMachine(t)
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := machineconfig.System{Image: m.image("os", map[string]string{"etc/version": "1"}), Extensions: []string{"x"}}
+	s.ExtensionsImage = m.image("links", map[string]string{
+		"extensions/x/usr/bin/tool": "-> /usr/lib/tool", "extensions/x/usr/lib/tool": "tool",
+		"extensions/x/usr/lib/other": "-> tool", "extensions/x/version": "-> /etc/version",
+		"extensions/y": "-> " + outside, "z": "file",
+	})
+	d := m.boot("boot-1")
+	if err := d.Select(m.stage(d, s)); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(m.boot("boot-2").Root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for path, want := range map[string]string{"usr/bin/tool": "tool", "usr/lib/other": "tool", "version": "1"} {
+		if text, err := root.ReadFile(path); string(text) != want {
+			t.Errorf("%s is %q, %v", path, text, err)
+		}
+	}
+	s.Extensions = []string{"y"}
+	if _, err := d.Stage(t.Context(), s); !errors.Is(err, hostos.ErrMissing) {
+		t.Errorf("an extension that is a link: %v", err)
+	}
+	up, err := filepath.Rel(filepath.Join(m.dir, "a.new", "extensions"), outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(outside, "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Extensions, s.ExtensionsImage = []string{"x"}, m.image("away", map[string]string{"extensions": "-> " + up})
+	if _, err := d.Stage(t.Context(), s); err == nil {
+		t.Error("a directory of extensions that is a link is followed")
+	}
+	if _, err := os.Stat(filepath.Join(outside, "x")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The way back stays until the next system is there.
+func TestAnImageThatDoesNotComeReplacesNothing(t *testing.T) {
+	m := newMachine(t)
+	one := machineconfig.System{Image: m.image("os", map[string]string{"etc/version": "1"})}
+	two := machineconfig.System{Image: m.image("os", map[string]string{"etc/version": "2"})}
+	d := m.boot("boot-1")
+	if err := d.Select(m.stage(d, one)); err != nil {
+		t.Fatal(err)
+	}
+	d = m.boot("boot-2")
+	if err := d.Select(m.stage(d, two)); err != nil {
+		t.Fatal(err)
+	}
+	d = m.boot("boot-3")
+	if _,
+		err := d.Stage(t.Context(), machineconfig.System{
+		Image: "example.com/none@sha256:" + strings.Repeat("0", 64),
+	}); err == nil {
+		t.Fatal("an image that is nowhere is staged")
+	}
+	if _, found := d.Find(one); !found {
+		t.Error("the system before is gone")
+	}
+	if _, found := d.Find(two); !found {
+		t.Error("the system that runs is gone")
+	}
 }
 
 // A deployment is one only when it is complete, whenever the agent ended.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -186,6 +187,21 @@ func (l *Library) rules(ref string) (Settings, judge, error) {
 	return settings, j, err
 }
 
+// fits returns an error if a disk has no room for an image: it unpacks to twice of what is sent, or more, and what is
+// left must be enough for a node that has no DiskPressure.
+func fits(dir string, bytes int64) error {
+	const most, part = 512 << 20, 10
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	free, size := int64(st.Bavail)*st.Frsize, int64(st.Blocks)*st.Frsize
+	if needs := 2*bytes + min(most, size/part); free < needs {
+		return fmt.Errorf("%w: %d MB of the disk are free, and about %d MB must be", errTransfer, free/1e6, needs/1e6)
+	}
+	return nil
+}
+
 // Unpack gets an image as Get does, and writes its files into dir in one step: if dir is there, it is complete. The
 // library does not keep it.
 func (l *Library) Unpack(ctx context.Context, ref, dir string) error {
@@ -206,6 +222,9 @@ func (l *Library) Unpack(ctx context.Context, ref, dir string) error {
 			return err
 		}
 		defer free()
+		if err := fits(filepath.Dir(dir), img.bytes); err != nil {
+			return err
+		}
 		return img.Unpack(ctx, dir)
 	}
 	img, err := l.layouts.Find(ref)

@@ -3,11 +3,13 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"unicode"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
@@ -76,32 +78,50 @@ func Labels(node string, shares bool) map[string]string {
 	return out
 }
 
-// osImage returns the name that an operating system gives itself. Source: os-release(5).
+const (
+	maxRelease = 64 << 10 // bytes of a file os-release
+	maxOSImage = 200      // of the name that is reported
+)
+
+// osImage returns the name that an operating system gives itself. Source: os-release(5). The file comes from an image.
 func osImage(system string) string {
-	data, err := releaseFile(system)
+	f, err := openRelease(system)
+	if err != nil {
+		return runtime.GOOS
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxRelease))
 	if err != nil {
 		return runtime.GOOS
 	}
 	for line := range strings.Lines(string(data)) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
-			return strings.Trim(v, `"`)
+			v = strings.Trim(v, `"`)
+			return strings.Map(printable, strings.ToValidUTF8(v[:min(len(v), maxOSImage)], ""))
 		}
 	}
 	return runtime.GOOS
 }
 
-func releaseFile(system string) ([]byte, error) {
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return -1
+}
+
+func openRelease(system string) (*os.File, error) {
 	if system == "" {
-		return os.ReadFile("/etc/os-release")
+		return os.Open("/etc/os-release")
 	}
 	root, err := os.OpenRoot(system)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	data, err := root.ReadFile("etc/os-release")
+	f, err := root.Open("etc/os-release")
 	if errors.Is(err, fs.ErrNotExist) {
-		return root.ReadFile("usr/lib/os-release")
+		return root.Open("usr/lib/os-release")
 	}
-	return data, err
+	return f, err
 }

@@ -182,6 +182,9 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
+	if _, _, err := i.system.Booted(); err != nil {
+		status.NodeInfo.OsImage = "unknown"
+	}
 	if i.runtime != nil {
 		status.NodeInfo.ContainerRuntimeVersion = i.runtimeVersion(ctx)
 	}

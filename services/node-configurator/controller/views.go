@@ -168,6 +168,7 @@ func (o *Views) members(pool *configv1.MachineConfigPool, others []*configv1.Mac
 		Now: o.now().UTC(), Pool: pool, Drains: map[string]*nodev1.Drain{},
 		Members: plan.MembersOf(pool.GetMetadata().GetName(), pools, nodes),
 	}
+	v.Target, _ = o.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
 	for _, n := range v.Members.Nodes {
 		if d := o.peer.Drain(n.GetMetadata().GetName()); d != nil {
 			v.Drains[n.GetMetadata().GetName()] = d

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 )
 
 // Impact is what a configuration requires of a node that applies it; a greater one includes the work of the lesser.
@@ -65,19 +66,27 @@ func Diff(before, after *configv1.MachineConfig, policy *configv1.NodeDisruption
 	a, b := before.GetSpec(), after.GetSpec()
 	j := judge{policy: policy, before: before, after: after}
 	var out []Change
+	system := Reboot
+	if machineconfig.SystemOf(before).Equal(machineconfig.SystemOf(after)) {
+		system = None // it is written in another way
+	}
 	for _, s := range []struct {
 		item   string
 		differ bool
+		action Impact
 	}{
-		{"osImageURL", a.GetOsImageUrl() != b.GetOsImageUrl()},
-		{"baseOSExtensionsContainerImage", a.GetBaseOsExtensionsContainerImage() != b.GetBaseOsExtensionsContainerImage()},
-		{kernelArguments, !slices.Equal(a.GetKernelArguments(), b.GetKernelArguments())},
-		{extensions, !slices.Equal(a.GetExtensions(), b.GetExtensions())},
-		{"fips", a.GetFips() != b.GetFips()},
-		{"kernelType", kernel(a) != kernel(b)},
+		{"osImageURL", a.GetOsImageUrl() != b.GetOsImageUrl(), system},
+		{
+			"baseOSExtensionsContainerImage",
+			a.GetBaseOsExtensionsContainerImage() != b.GetBaseOsExtensionsContainerImage(), system,
+		},
+		{kernelArguments, !slices.Equal(a.GetKernelArguments(), b.GetKernelArguments()), system},
+		{extensions, !slices.Equal(a.GetExtensions(), b.GetExtensions()), system},
+		{"fips", a.GetFips() != b.GetFips(), Reboot},
+		{"kernelType", kernel(a) != kernel(b), Reboot},
 	} {
 		if s.differ {
-			c := Change{Item: s.item, How: "changed", Action: Reboot}
+			c := Change{Item: s.item, How: "changed", Action: s.action}
 			switch s.item {
 			case kernelArguments:
 				c.Added, c.Removed = entries(a.GetKernelArguments(), b.GetKernelArguments())

@@ -40,8 +40,8 @@ func rolling(n *nodev1.Node) bool {
 	return desired != "" && !done(n) && !(current == desired && failed(n))
 }
 
-// changing reports whether a node has another configuration than its target. Neither a first configuration nor the way
-// back to the one that a node has disturbs a pod.
+// changing reports whether a node has another configuration than its target. The way back to the one that a node has
+// disturbs no pod, and neither does a first configuration without an operating system.
 func changing(n *nodev1.Node) bool {
 	current := mark(n, CurrentConfig)
 	return rolling(n) && current != "" && current != mark(n, DesiredConfig)
@@ -126,6 +126,12 @@ func Node(v NodeView) Plan {
 			return Plan{}
 		}
 		return Plan{Do: []Action{{Verb: DeleteDrain, Object: object.Reference(v.Drain), Drain: v.Drain}}}
+	case v.Drain != nil && v.Node != nil && !ending(v.Drain) && mark(v.Node, State) != rebooting && unstaged(v) != "":
+		// Its target was replaced, or its agent restarted: until it can boot the system it serves.
+		return Plan{
+			Do:       []Action{{Verb: DeleteDrain, Object: object.Reference(v.Drain), Drain: v.Drain}},
+			WaitsFor: unstaged(v),
+		}
 	case v.Node == nil || !impact.Drains():
 		return Plan{}
 	case v.Drain == nil:
@@ -161,7 +167,8 @@ func unreachable(v NodeView) string {
 func unstaged(v NodeView) string {
 	target := mark(v.Node, DesiredConfig)
 	s := machineconfig.SystemOf(v.Desired)
-	if v.Current == nil && mark(v.Node, CurrentConfig) != "" || s.Equal(machineconfig.SystemOf(v.Current)) ||
+	if v.Desired == nil || v.Current == nil && mark(v.Node, CurrentConfig) != "" ||
+		s.Equal(machineconfig.SystemOf(v.Current)) ||
 		mark(v.Node, StagedConfig) == target {
 		return ""
 	}
@@ -185,7 +192,7 @@ func order(v NodeView) Order {
 	impact, _, services := need(v)
 	o := Order{
 		Config: v.Desired, Reboot: impact == Reboot, Services: services, From: mark(v.Node, CurrentConfig),
-		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v),
+		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v) && unstaged(v) == "",
 	}
 	if mark(v.Node, CurrentConfig) == mark(v.Node, DesiredConfig) && (done(v.Node) || failed(v.Node)) {
 		o.Repairs = v.Repairs
@@ -231,7 +238,7 @@ type Marks map[string]string
 
 // Target returns the marks that give a node a new target. The result of the former one does not count any more.
 func Target(config string) Marks {
-	return Marks{DesiredConfig: config, State: working, Reason: ""}
+	return Marks{DesiredConfig: config, State: working, Reason: "", StagedConfig: ""}
 }
 
 // Reported returns the marks that a report of a node's agent changes; none if it says nothing new. A failure to reach a

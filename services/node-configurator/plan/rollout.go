@@ -11,6 +11,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -20,6 +21,7 @@ import (
 type View struct {
 	Now     time.Time                   // UTC
 	Pool    *configv1.MachineConfigPool // nil if it is gone or being deleted
+	Target  *configv1.MachineConfig     // the configuration of Pool; nil if it is not known
 	Members Members
 	Drains  map[string]*nodev1.Drain // by the node that they empty for its configuration
 	// What the machine configurations of the pool make together; the zero Rendered if they were not rendered: then the
@@ -35,6 +37,21 @@ type View struct {
 // Settling reports whether a machine configuration has just changed: the configuration of the pool is not rendered
 // before the changes have settled, so that several make one roll-out. A pool that is held does not wait for them.
 func (v View) Settling() bool { return v.Pool.GetSpec().GetPin() == nil && v.Now.Before(v.Settled) }
+
+// boots reports whether a first configuration of the pool restarts a node, since it has an operating system.
+func (v View) boots() bool { return !machineconfig.SystemOf(v.Target).Equal(machineconfig.System{}) }
+
+// changing reports whether a node is disturbed on its way to its target.
+func (v View) changing(n *nodev1.Node) bool {
+	return changing(n) || v.boots() && mark(n, CurrentConfig) == "" && rolling(n)
+}
+
+// unavailable reports whether a node counts against maxUnavailable. One that serves without any configuration does not
+// if its first one disturbs it.
+func (v View) unavailable(n *nodev1.Node) bool {
+	without := mark(n, CurrentConfig) == "" && mark(n, DesiredConfig) == ""
+	return unavailable(n) && !(v.boots() && without && ready(n))
+}
 
 // keepUnused is how many unused rendered configurations of a pool are kept, so that recent ones can be inspected.
 const keepUnused = 5
@@ -97,11 +114,11 @@ func MaxUnavailableFault(v *structpb.Value) string {
 // status is, and which former configurations are deleted. A plan that aims the pool at another configuration does
 // nothing else: decide again once that is stored.
 //
-// A node without any configuration gets it at once, and so does one that goes back to the configuration that it has:
-// neither disturbs a pod. A node that is down for another target, which is abandoned, gets the new one at once, too. Of
-// the others, nodes that are down come first and cost nothing, since they do no work; nodes that serve begin while
-// fewer than MaxUnavailable are unavailable, those that failed on an abandoned target first, then by zone and age.
-// Never more than MaxUnavailable nodes are under way at once.
+// A node without any configuration gets one without an operating system at once, and so does one that goes back to the
+// configuration that it has: neither disturbs a pod. A node that is down for another target, which is abandoned, gets
+// the new one at once, too. Of the others, nodes that are down come first and cost nothing, since they do no work;
+// nodes that serve begin while fewer than MaxUnavailable are unavailable, those that failed on an abandoned target
+// first, then by zone and age. Never more than MaxUnavailable nodes are under way at once.
 func Pool(v View) (Plan, Rollout) {
 	if v.Pool == nil {
 		var p Plan
@@ -135,7 +152,7 @@ func Pool(v View) (Plan, Rollout) {
 func Foresee(v View) (Plan, Rollout, *configv1.MachineConfigPoolStatus) {
 	p, r := Pool(v)
 	if aimed := p.Aimed(); aimed != nil {
-		v.Pool, v.Rendered = aimed, Rendered{}
+		v.Pool, v.Target, v.Rendered = aimed, v.Rendered.Config, Rendered{}
 		p, r = Pool(v)
 	}
 	return p, r, p.StatusAfter(v.Pool)
@@ -186,7 +203,7 @@ func rollOut(v View) (Plan, Rollout) {
 	r := Rollout{MaxUnavailable: MaxUnavailable(v.Pool, len(v.Members.Nodes))}
 	var p Plan
 	for _, n := range v.Members.Nodes {
-		if unavailable(n) {
+		if v.unavailable(n) {
 			r.Unavailable++
 		}
 		if mark(n, DesiredConfig) == target && stuck(n) {
@@ -194,7 +211,7 @@ func rollOut(v View) (Plan, Rollout) {
 		}
 		// A node that failed on an abandoned target and serves is at rest: another one that is down need not wait for it.
 		atRest := mark(n, DesiredConfig) != target && stuck(n) && ready(n)
-		if changing(n) && !atRest {
+		if v.changing(n) && !atRest {
 			r.under++
 		}
 	}
@@ -225,10 +242,10 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		former := "its former target " + mark(n, DesiredConfig) + " is abandoned"
 		switch {
 		case mark(n, DesiredConfig) == target || n.GetMetadata().GetDeletionTimestamp() != nil:
-		case mark(n, CurrentConfig) == "":
+		case mark(n, CurrentConfig) == "" && !v.boots():
 			take(n, "it has no configuration yet")
 		case v.Pool.GetSpec().GetPaused():
-		case rolling(n) && (mark(n, CurrentConfig) == target || changing(n) && !ready(n)):
+		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
 			take(n, former)
 		case rolling(n) && ready(n):
 			abandoned = append(abandoned, n)
@@ -245,14 +262,14 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		}
 	}
 	for _, n := range append(abandoned, others...) {
-		underWay := changing(n) && !stuck(n) // it is counted already
+		underWay := v.changing(n) && !stuck(n) // it is counted already
 		switch {
 		case v.Members.Wait != "" || r.under >= r.MaxUnavailable && !underWay:
 			continue
-		case unavailable(n) && r.Unavailable+r.begun <= r.MaxUnavailable:
+		case v.unavailable(n) && r.Unavailable+r.begun <= r.MaxUnavailable:
 			// It serves, and counts as unavailable: it has not been drained yet, or its disk differs from its configuration.
 			take(n, "it counts as unavailable already")
-		case !unavailable(n) && r.begun < r.Capacity:
+		case !v.unavailable(n) && r.begun < r.Capacity:
 			take(n, fmt.Sprintf("%d of %d nodes that may be unavailable are", r.MaxUnavailable-r.Capacity+r.begun,
 				r.MaxUnavailable))
 			r.begun++

@@ -612,6 +612,70 @@ func TestANodeThatCannotHaveItsTargetSaysWhy(t *testing.T) {
 	}
 }
 
+// A first configuration disturbs no pod, unless it restarts the machine.
+func TestAFirstConfigurationThatRestartsTakesItsTurn(t *testing.T) {
+	system := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.OsImageUrl = osImage })
+	next := func(config *configv1.MachineConfig, paused bool, first ...string) []string {
+		pool := target(poolOf("worker", "worker"), "b", nil)
+		pool.Spec.Paused = &paused
+		v := View{Now: epoch(), Pool: pool, Target: config}
+		for i := range 5 {
+			marks := []string{""}
+			if i == 0 && len(first) > 0 {
+				marks = first
+			}
+			v.Members.Nodes = append(v.Members.Nodes, node(fmt.Sprint("n", i), marks...))
+		}
+		_, r := Pool(v)
+		return r.Next
+	}
+	for _, tc := range []struct {
+		name   string
+		target *configv1.MachineConfig
+		paused bool
+		first  []string
+		want   int
+	}{
+		{"without an operating system", mc("b", "", nil), false, nil, 5},
+		{"without one, and paused", mc("b", "", nil), true, nil, 5},
+		{"with one", system, false, nil, 1},
+		{"with one, and paused", system, true, nil, 0},
+		{"with one, and a node is under way", system, false, []string{"", "b", working}, 0},
+		{"with one, and a node has it", system, false, []string{"b", "b", stateDone}, 1},
+	} {
+		if got := next(tc.target, tc.paused, tc.first...); len(got) != tc.want {
+			t.Errorf("%s: %v begin, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The target of a node that is drained was replaced by one whose system is not there: it serves again.
+func TestANodeIsNotHeldForASystemThatIsNotThere(t *testing.T) {
+	target := mc("c", "", nil, func(s *configv1.MachineConfigSpec) { s.OsImageUrl = osImage })
+	drain := &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"},
+		Status: &nodev1.DrainStatus{Phase: proto.String("Succeeded")},
+	}
+	n := cordoned(node("n", "a", "c", working))
+	v := NodeView{Node: n, Drain: drain, Current: mc("a", "", nil), Desired: target, Policy: defaults()}
+	if s := stepOf(v); !s.DeleteDrain || s.Order.Apply {
+		t.Errorf("step %+v", s)
+	}
+	n.Metadata.Annotations[StagedConfig] = "c"
+	if s := stepOf(v); s.DeleteDrain || !s.Order.Apply {
+		t.Errorf("with the system: step %+v", s)
+	}
+	n.Metadata.Annotations[StagedConfig], n.Metadata.Annotations[State] = "", rebooting
+	if s := stepOf(v); s.DeleteDrain {
+		t.Errorf("it restarts: step %+v", s)
+	}
+	if m := Target("c"); m[StagedConfig] != "" {
+		t.Errorf("marks %v", m)
+	} else if _, ok := m[StagedConfig]; !ok {
+		t.Errorf("a new target keeps what is said of a former one: %v", m)
+	}
+}
+
 func TestANodeSaysThatItsOperatingSystemIsNotThereYet(t *testing.T) {
 	target := mc("b", "", nil, func(s *configv1.MachineConfigSpec) { s.OsImageUrl = osImage })
 	n := node("n", "a", "b", degraded)
