@@ -19,7 +19,10 @@ func TestFieldsThatAMessageDoesNotDeclareAreInItsInlineField(t *testing.T) {
 	if err != nil || string(got) != text {
 		t.Errorf("got %s, %v, want %s", got, err, text)
 	}
-	for path, want := range map[string]any{"spec.size": 2.0, "content": 1.0, "status.phase": "Ready", "metadata.name": "a"} {
+	for path, want := range map[string]any{
+		"spec.size": 2.0, "content": 1.0, "status.phase": "Ready",
+		"metadata.name": "a",
+	} {
 		if v, ok := manifest.Lookup(m, path); !ok || v != want {
 			t.Errorf("%s is %v, want %v", path, v, want)
 		}
