@@ -9,6 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership/collector"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -17,14 +18,20 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-// followDefinitions makes the loop of CustomResourceDefinitions.
+// followDefinitions makes the loop of CustomResourceDefinitions, and the one that deletes objects of their kinds with
+// their owners.
 func (c *Controller) followDefinitions() {
-	loop := c.loops.Loop("definition", 1, c.define)
+	garbage := collector.Add(c.loops, c.Log, collector.Kind{Untyped: c.Tables.Definitions.Untyped()})
+	c.Custom.Begins(func(ended context.Context, objects resource.Untyped) {
+		garbage.Join(ended, collector.Kind{Untyped: objects})
+	})
+	loop := c.loops.Loop("definition", 1, c.define) // one at a time, so that no two get the same names
 	controller.Watches(loop, c.Tables.Definitions, func(ch resource.Change[*apiextensionsv1.CustomResourceDefinition],
 	) []string {
 		names := []string{ch.Key.Name}
-		for _, o := range c.Tables.Definitions.All() { // its names may be free now for those of its group
-			if o.GetSpec().GetGroup() == ch.Object.GetSpec().GetGroup() {
+		for o := range c.Tables.Definitions.Objects() { // its names may be free now for others of its group
+			if o.GetSpec().GetGroup() == ch.Object.GetSpec().GetGroup() &&
+				object.FindCondition(o.GetStatus().GetConditions(), plan.NamesAccepted).GetStatus() == plan.False {
 				names = append(names, o.GetMetadata().GetName())
 			}
 		}
@@ -35,6 +42,10 @@ func (c *Controller) followDefinitions() {
 
 // define brings the status of a CustomResourceDefinition up to date, and its deletion forward.
 func (c *Controller) define(ctx context.Context, name string) (time.Time, error) {
+	// The names that were accepted last must be known, or another definition gets the same ones.
+	if err := c.Tables.Definitions.CatchUp(ctx); err != nil {
+		return time.Time{}, err
+	}
 	d, ok := c.Tables.Definitions.Lookup("", name)
 	if !ok {
 		return time.Time{}, nil
@@ -46,10 +57,10 @@ func (c *Controller) define(ctx context.Context, name string) (time.Time, error)
 	kind, current, problem := c.Custom.Serves(d)
 	v.Serves, v.Current, v.Problem = kind != nil, current, problem
 	if kind != nil && object.Deleting(d) {
-		if err := kind.Table.CatchUp(ctx); err != nil {
+		var err error
+		if v.Objects, err = kind.All(ctx); err != nil {
 			return time.Time{}, err
 		}
-		v.Objects = kind.Table.All()
 	}
 	p := plan.Definition(v)
 	for _, key := range p.Delete {

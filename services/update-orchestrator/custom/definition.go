@@ -11,8 +11,10 @@ import (
 	"strings"
 
 	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -40,13 +42,19 @@ const Finalizer = "customresourcecleanup.apiextensions.k8s.io"
 // Definition is the message of a definition.
 type Definition = apiextensionsv1.CustomResourceDefinition
 
-// Served reports whether Windlass itself serves kinds of a group, so that no definition may have it.
+// Served reports whether Windlass itself has kinds or rights of a group, so that no definition may have it.
 func Served(group string) bool {
 	served := false
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Messages().Len() {
-			if t := object.TypeOf(f.Messages().Get(i)); t != nil && t.GetGroup() == group {
-				served = true
+			t := object.TypeOf(f.Messages().Get(i))
+			served = served || t != nil && t.GetGroup() == group
+		}
+		for i := range f.Services().Len() {
+			methods := f.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				access, _ := proto.GetExtension(methods.Get(j).Options(), metav1.E_Access).(*metav1.Access)
+				served = served || access.GetGroup() == group && !access.GetOfRequest()
 			}
 		}
 		return !served
@@ -174,10 +182,16 @@ func internal(d *Definition) (*apiextensions.CustomResourceDefinition, error) {
 	return out, k8sv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(external, out, nil)
 }
 
-// faultsOf returns the errors of the library as faults.
+// most is how many faults or warnings one answer has: each element of a long list may lead to one.
+const most = 50
+
+// faultsOf returns the errors of the library as faults, the first ones if there are many.
 func faultsOf(errs field.ErrorList) []object.Fault {
 	var faults []object.Fault
-	for _, e := range errs {
+	for i, e := range errs {
+		if len(faults) == most {
+			return append(faults, object.Faultf("", "has up to %d more faults", len(errs)-i))
+		}
 		path := e.Field
 		if path == "<nil>" {
 			path = ""

@@ -35,6 +35,7 @@ type Kinds struct {
 	pending  map[string]bool
 	wake     chan struct{} // has an element while something is pending
 	watchers []func(name string)
+	begun    []func(ended context.Context, objects resource.Untyped)
 }
 
 // New returns the kinds of definitions. Nothing is served before Run.
@@ -46,9 +47,15 @@ func New(st *store.Store, validator protovalidate.Validator, definitions *resour
 	}
 }
 
-// Subscribe calls f with the name of a definition whenever its objects change, or whether they are served. f must
-// return immediately. It is called before Run.
+// Subscribe calls f with the name of a definition whenever it changes whether its objects are served, and while it is
+// being deleted, whenever its objects change. f must return immediately. It is called before Run.
 func (k *Kinds) Subscribe(f func(name string)) { k.watchers = append(k.watchers, f) }
+
+// Begins calls f for each kind that begins to be served, with a context that ends when it no longer is. It is called
+// before Run.
+func (k *Kinds) Begins(f func(ended context.Context, objects resource.Untyped)) {
+	k.begun = append(k.begun, f)
+}
 
 func (k *Kinds) changed(name string) {
 	for _, f := range k.watchers {
@@ -99,6 +106,11 @@ func (k *Kinds) follow(ctx context.Context, tables *sync.WaitGroup, name string)
 	if !exists || kind == nil && !object.IsTrue(d.GetStatus().GetConditions(), plan.NamesAccepted) {
 		return
 	}
+	if kind != nil && kind.state.Load().generation == d.GetMetadata().GetGeneration() {
+		kind.state.Store(kind.state.Load().of(d)) // only the status changed, which needs no compilation
+		k.changed(name)                           // of its deletion, changes of objects were not reported until now
+		return
+	}
 	st, err := compile(d)
 	if err != nil {
 		k.log.ErrorContext(ctx, "definition cannot be served", "definition", name, "error", err)
@@ -110,11 +122,18 @@ func (k *Kinds) follow(ctx context.Context, tables *sync.WaitGroup, name string)
 		k.set(name, kind, "")
 		return
 	}
-	kind = &Kind{uid: d.GetMetadata().GetUid()}
+	kind = &Kind{definitions: k.definitions, uid: d.GetMetadata().GetUid()}
 	kind.state.Store(st)
 	kind.ended, kind.stop = context.WithCancel(ctx)
 	kind.Table = resource.NewTable(k.st, k.validator, kind.config(k.config, d))
-	kind.Table.Subscribe(func(resource.Change[*Object]) { k.changed(name) })
+	kind.Table.Subscribe(func(resource.Change[*Object]) {
+		if object.Deleting(kind.state.Load().definition) {
+			k.changed(name) // the deletion waits for its objects
+		}
+	})
+	for _, f := range k.begun {
+		f(kind.ended, kind.Table.Untyped())
+	}
 	tables.Go(func() { _ = kind.Table.Run(kind.ended) }) // it fails only at the end
 	tables.Go(func() {
 		if kind.Table.WaitSynced(kind.ended) == nil {
@@ -179,14 +198,14 @@ func (k *Kinds) Find(ctx context.Context, group, version, plural string) (View, 
 	kind := k.kinds[name]
 	k.mu.Unlock()
 	if kind == nil {
-		if d, ok := k.definitions.Lookup("", name); ok && !object.Deleting(d) {
+		if d, ok := k.definitions.Lookup("", name); ok && defines(d, group, plural) && !object.Deleting(d) {
 			return View{}, rpcerr.Unavailable(group + "/" + version + " " + plural +
-				" are not served yet: their CustomResourceDefinition is not Established")
+				" are not served at present; see the conditions of CustomResourceDefinition " + name)
 		}
 		return View{}, rpcerr.NotFound("resource type", plural+"."+version+"."+group)
 	}
 	st := kind.state.Load()
-	if !st.serves(version) {
+	if !defines(st.definition, group, plural) || !st.serves(version) {
 		return View{}, rpcerr.NotFound("resource type", plural+"."+version+"."+group)
 	}
 	if err := kind.Table.WaitSynced(ctx); err != nil {
@@ -194,6 +213,15 @@ func (k *Kinds) Find(ctx context.Context, group, version, plural string) (View, 
 	}
 	return View{kind, st, version}, nil
 }
+
+// defines reports whether a definition is that of a group and a plural name. Its name does not say so: the rights to
+// "b" of "c.d" and to "b.c" of "d" are different ones.
+func defines(d *Definition, group, plural string) bool {
+	return d.GetSpec().GetGroup() == group && d.GetSpec().GetNames().GetPlural() == plural
+}
+
+// Namespaced reports whether the objects have namespaces.
+func (v View) Namespaced() bool { return v.Kind.Table.Type().GetNamespaced() }
 
 // Standard returns the standard methods in the version.
 func (v View) Standard() resource.Standard[*Object] {

@@ -2,11 +2,9 @@ package custom
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
@@ -15,6 +13,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/common"
 )
 
 // Object is the message of an object.
@@ -72,11 +72,19 @@ func plain(o *Object) (map[string]any, error) {
 }
 
 // Complete removes the fields that the schema does not have from an object and sets defaults. It returns the paths of
-// the fields that it removed.
-func (s *versionSchema) Complete(o *Object) (removed []string, err error) {
+// the fields that it removed, and why it can do neither.
+func (s *versionSchema) Complete(o *Object) (removed []string, faults []object.Fault) {
+	for _, name := range own {
+		if _, given := o.GetContent().GetFields()[name]; given { // only gRPC can say so
+			faults = append(faults, object.Fault{Path: name, Description: "must not be a part of the content"})
+		}
+	}
+	if len(faults) > 0 {
+		return nil, faults
+	}
 	fields, err := plain(o)
 	if err != nil {
-		return nil, err
+		return nil, []object.Fault{{Description: err.Error()}}
 	}
 	options := schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
 	removed = pruning.PruneWithOptions(fields, s.structural, true, options)
@@ -84,14 +92,37 @@ func (s *versionSchema) Complete(o *Object) (removed []string, err error) {
 		ReturnUnknownFieldPaths: true,
 	})
 	if fault != nil {
-		return nil, &faultsError{faultsOf(field.ErrorList{fault})}
+		return nil, faultsOf(field.ErrorList{fault})
 	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(fields, s.structural)
 	defaulting.Default(fields, s.structural)
+	if n := values(fields); n > maxValues {
+		return nil, []object.Fault{object.Faultf("", "has %d values: may not have more than %d", n, maxValues)}
+	}
 	if err := fill(o, fields); err != nil {
-		return nil, err
+		return nil, []object.Fault{{Description: err.Error()}}
 	}
 	return append(removed, further...), nil
+}
+
+// maxValues is how many fields and elements an object may have. The library compares each error that it finds with all
+// others: 40000 wrong elements take half a minute on a slow host, and nothing interrupts it.
+const maxValues = 10000
+
+// values returns how many fields and elements a value has, and those have.
+func values(v any) int {
+	n := 0
+	switch v := v.(type) {
+	case map[string]any:
+		for _, inner := range v {
+			n += 1 + values(inner)
+		}
+	case []any:
+		for _, inner := range v {
+			n += 1 + values(inner)
+		}
+	}
+	return n
 }
 
 // fill sets the content and the status of an object.
@@ -119,46 +150,36 @@ func structOf(fields map[string]any) (*structpb.Struct, error) {
 	return structpb.NewStruct(fields)
 }
 
-// faultsError is what is wrong with an object.
-type faultsError struct{ Faults []object.Fault }
-
-func (e *faultsError) Error() string {
-	texts := make([]string, len(e.Faults))
-	for i, f := range e.Faults {
-		texts[i] = f.String()
-	}
-	return strings.Join(texts, "; ")
-}
-
-// Faults returns what is wrong with an object by its schema. Rules that compare it with its former state are left out;
-// see Transition.
-func (s *versionSchema) Faults(o *Object) []object.Fault {
-	fields, err := plain(o)
+// Faults returns what is wrong with an object by its schema. old is the object before a change, in the same version, or
+// nil: rules that compare both states then are left out. Values that did not change are not faults. Source: the
+// strategy of custom resources in Kubernetes' API server.
+func (s *versionSchema) Faults(old, o *Object) []object.Fault {
+	now, err := plain(o)
 	if err != nil {
 		return []object.Fault{{Description: err.Error()}}
 	}
 	ctx := context.Background()
-	errs := validation.ValidateCustomResource(nil, fields, s.validator)
-	errs = append(errs, objectmeta.Validate(ctx, nil, fields, s.structural, false)...)
-	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, fields)...)
+	errs := objectmeta.Validate(ctx, nil, now, s.structural, false)
+	var before any // an untyped nil for a creation, as the rules need it
+	var ratchet []cel.Option
+	if old == nil {
+		errs = append(errs, validation.ValidateCustomResource(nil, now, s.validator)...)
+		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, now)...)
+	} else {
+		fields, err := plain(old)
+		if err != nil {
+			return []object.Fault{{Description: err.Error()}}
+		}
+		both := common.NewCorrelatedObject(now, fields, &model.Structural{Structural: s.structural})
+		errs = append(errs, validation.ValidateCustomResourceUpdate(nil, now, fields, s.validator,
+			validation.WithRatcheting(both))...)
+		if len(listtype.ValidateListSetsAndMaps(nil, s.structural, fields)) == 0 {
+			errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, now)...)
+		}
+		before, ratchet = fields, append(ratchet, cel.WithRatcheting(both))
+	}
 	if s.rules != nil && len(errs) == 0 { // rules expect values of the types that the schema gives
-		failed, _ := s.rules.Validate(ctx, nil, s.structural, fields, nil, celconfig.RuntimeCELCostBudget)
-		errs = append(errs, failed...)
+		errs, _ = s.rules.Validate(ctx, nil, s.structural, now, before, celconfig.RuntimeCELCostBudget, ratchet...)
 	}
 	return faultsOf(errs)
-}
-
-// Transition returns what is wrong with a change of an object by the rules of its schema that compare both states. old
-// is in the same version. It is empty for an object with Faults.
-func (s *versionSchema) Transition(old, o *Object) []object.Fault {
-	if s.rules == nil || len(s.Faults(o)) > 0 {
-		return nil
-	}
-	before, err := plain(old)
-	now, alsoErr := plain(o)
-	if err := errors.Join(err, alsoErr); err != nil {
-		return []object.Fault{{Description: err.Error()}}
-	}
-	failed, _ := s.rules.Validate(context.Background(), nil, s.structural, now, before, celconfig.RuntimeCELCostBudget)
-	return faultsOf(failed)
 }

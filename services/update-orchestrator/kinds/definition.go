@@ -14,7 +14,7 @@ import (
 func definitions() resource.Config[*apiextensionsv1.CustomResourceDefinition] {
 	return resource.Config[*apiextensionsv1.CustomResourceDefinition]{
 		Default: custom.Default, Validate: definitionFaults, ValidateUpdate: custom.UpdateFaults, Admit: admitDefinition,
-		Finalizers: []string{custom.Finalizer},
+		Finalizers: []string{custom.Finalizer}, Owns: true,
 	}
 }
 

@@ -20,6 +20,9 @@ const (
 	Terminating   = "Terminating"
 )
 
+// deletions is how many objects one plan deletes: the next one follows, and other definitions have their turn between.
+const deletions = 100
+
 // DefinitionView is everything that a decision about a CustomResourceDefinition depends on.
 type DefinitionView struct {
 	Now        time.Time
@@ -89,7 +92,7 @@ func Definition(v DefinitionView) DefinitionPlan {
 	default:
 		set(Terminating, True, "InstanceDeletionInProgress", remaining(v.Objects))
 		for _, o := range v.Objects {
-			if !object.Deleting(o) {
+			if !object.Deleting(o) && len(p.Delete) < deletions {
 				p.Delete = append(p.Delete, object.KeyOf(o))
 			}
 		}

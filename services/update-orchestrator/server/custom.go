@@ -36,15 +36,21 @@ type addressed interface {
 	GetGroup() string
 	GetVersion() string
 	GetResource() string
+	GetNamespace() string
 }
 
 // find returns the kind of a request, and warns of a deprecated version.
 func (s *Custom) find(ctx context.Context, req addressed) (custom.View, error) {
 	v, err := s.kinds.Find(ctx, req.GetGroup(), req.GetVersion(), req.GetResource())
-	if err == nil && v.Deprecation() != "" {
+	switch {
+	case err != nil:
+		return v, err
+	case req.GetNamespace() != "" && !v.Namespaced(): // a right in a namespace is none to what belongs to no namespace
+		return v, rpcerr.Invalid(object.Faultf("namespace", "must be empty: %s have no namespace", req.GetResource()))
+	case v.Deprecation() != "":
 		rpcerr.Warn(ctx, v.Deprecation())
 	}
-	return v, err
+	return v, nil
 }
 
 // call answers a request by a standard method.

@@ -983,9 +983,11 @@ type DeleteCustomObjectRequest struct {
 	// Conditions for the deletion.
 	Preconditions *v1.Preconditions `protobuf:"bytes,6,opt,name=preconditions,proto3" json:"preconditions,omitempty"`
 	// "All" checks everything and stores nothing; empty stores.
-	DryRun        string `protobuf:"bytes,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DryRun string `protobuf:"bytes,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Whether the objects that it owns are deleted too: "Background" (they are, the default) or "Orphan" (they are kept).
+	PropagationPolicy string `protobuf:"bytes,8,opt,name=propagation_policy,json=propagationPolicy,proto3" json:"propagation_policy,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *DeleteCustomObjectRequest) Reset() {
@@ -1063,6 +1065,13 @@ func (x *DeleteCustomObjectRequest) GetPreconditions() *v1.Preconditions {
 func (x *DeleteCustomObjectRequest) GetDryRun() string {
 	if x != nil {
 		return x.DryRun
+	}
+	return ""
+}
+
+func (x *DeleteCustomObjectRequest) GetPropagationPolicy() string {
+	if x != nil {
+		return x.PropagationPolicy
 	}
 	return ""
 }
@@ -1373,7 +1382,7 @@ const file_windlass_apiextensions_v1_custom_object_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x05 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12G\n" +
 	"\x06object\x18\x06 \x01(\v2'.windlass.apiextensions.v1.CustomObjectB\x06\xbaH\x03\xc8\x01\x01R\x06object\x12%\n" +
-	"\adry_run\x18\a \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\xa7\x02\n" +
+	"\adry_run\x18\a \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\xf3\x02\n" +
 	"\x19DeleteCustomObjectRequest\x12\x1c\n" +
 	"\x05group\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x05group\x12 \n" +
 	"\aversion\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aversion\x12\"\n" +
@@ -1381,7 +1390,9 @@ const file_windlass_apiextensions_v1_custom_object_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x05 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12E\n" +
 	"\rpreconditions\x18\x06 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\x12%\n" +
-	"\adry_run\x18\a \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\xca\x02\n" +
+	"\adry_run\x18\a \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\x12J\n" +
+	"\x12propagation_policy\x18\b \x01(\tB\x1b\xbaH\x18r\x16R\x00R\n" +
+	"BackgroundR\x06OrphanR\x11propagationPolicy\"\xca\x02\n" +
 	"\x19WatchCustomObjectsRequest\x12\x1c\n" +
 	"\x05group\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x05group\x12 \n" +
 	"\aversion\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aversion\x12\"\n" +
