@@ -16,7 +16,8 @@ var account = &metav1.ResourceType{
 	Group: "ledger.example.com", Version: "v1", Kind: "Account", Plural: "accounts", Singular: "account",
 	ShortNames: []string{"acct"}, Namespaced: true, DefaultNamespace: "default",
 	Columns: []*metav1.Column{
-		{Name: "OWNER", Path: "owner"}, {Name: "PHASE", Path: "status.conditions[Ready].status"},
+		{Name: "OWNER", Path: "owner"},
+		{Name: "PHASE", Path: "status.conditions[Ready].status"},
 		{Name: "LIMIT", Path: "limit", Wide: true},
 	},
 }
