@@ -112,7 +112,14 @@ func TestEveryMethodSaysWhichRightItNeeds(t *testing.T) {
 				m := s.Methods().Get(j)
 				seen++
 				a, _ := proto.GetExtension(m.Options(), metav1.E_Access).(*metav1.Access)
-				if a.GetVerb() == "" || a.GetResource() == "" {
+				if a.GetOfRequest() {
+					for _, field := range []protoreflect.Name{"group", "resource"} {
+						if m.Input().Fields().ByName(field) == nil {
+							t.Errorf("%s: its request has no field %s, by which the right is checked", m.FullName(), field)
+						}
+					}
+				}
+				if a.GetVerb() == "" || a.GetResource() == "" && !a.GetOfRequest() {
 					t.Errorf("%s has no access option", m.FullName())
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	admissionregistrationv1 "github.com/windlass-dev/windlass/gen/windlass/admissionregistration/v1"
+	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
@@ -36,6 +37,8 @@ func Services() []Service {
 	return []Service{
 		service("windlass.admissionregistration.v1.MutatingWebhookConfigurationService", admissionregistrationv1.NewMutatingWebhookConfigurationServiceClient, admissionregistrationv1.RegisterMutatingWebhookConfigurationServiceHandlerClient),
 		service("windlass.admissionregistration.v1.ValidatingWebhookConfigurationService", admissionregistrationv1.NewValidatingWebhookConfigurationServiceClient, admissionregistrationv1.RegisterValidatingWebhookConfigurationServiceHandlerClient),
+		service("windlass.apiextensions.v1.CustomObjectService", apiextensionsv1.NewCustomObjectServiceClient, apiextensionsv1.RegisterCustomObjectServiceHandlerClient),
+		service("windlass.apiextensions.v1.CustomResourceDefinitionService", apiextensionsv1.NewCustomResourceDefinitionServiceClient, apiextensionsv1.RegisterCustomResourceDefinitionServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigPoolService", configv1.NewMachineConfigPoolServiceClient, configv1.RegisterMachineConfigPoolServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigService", configv1.NewMachineConfigServiceClient, configv1.RegisterMachineConfigServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigurationService", configv1.NewMachineConfigurationServiceClient, configv1.RegisterMachineConfigurationServiceHandlerClient),

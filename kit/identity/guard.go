@@ -199,7 +199,11 @@ func (c *call) authorize(request proto.Message) error {
 	defer c.mu.Unlock()
 	c.record.Namespace, c.record.Name = described.namespace, described.name
 	c.record.ResourceVersionBefore = described.resourceVersion
-	resource := c.access.GetResource()
+	group, resource := c.access.GetGroup(), c.access.GetResource()
+	if c.access.GetOfRequest() && request != nil {
+		group, resource = text(request.ProtoReflect(), "group"), text(request.ProtoReflect(), "resource")+resource
+		c.record.Group = group
+	}
 	if request != nil {
 		if part := text(request.ProtoReflect(), "subresource"); part != "" {
 			resource += "/" + part // a patch of a part needs the right to that part
@@ -208,7 +212,7 @@ func (c *call) authorize(request proto.Message) error {
 	c.record.Resource = resource
 	if !c.access.GetUnauthenticated() && !c.access.GetCheckedByMethod() {
 		wanted := Attributes{
-			Verb: c.access.GetVerb(), Group: c.access.GetGroup(), Resource: resource,
+			Verb: c.access.GetVerb(), Group: group, Resource: resource,
 			Namespace: own.namespace, Name: own.name,
 		}
 		for n, right := range append([]Attributes{wanted}, carriedRight(request, c.access, wanted)...) {

@@ -57,9 +57,8 @@ func (d decoder) message(m protoreflect.Message) {
 		d.path = appendKey(d.path, key)
 		fd := fields.ByJSONName(key)
 		switch {
-		case fd == nil:
-			d.note(unknownField)
-			d.skip()
+		case fd == nil || isInline(fd):
+			d.undeclared(m, key)
 		case !seen.add(fd.Index()):
 			d.note("is given twice")
 			d.skip()
@@ -71,6 +70,19 @@ func (d decoder) message(m protoreflect.Message) {
 		}
 		d.path = d.path[:outer]
 	}
+}
+
+// undeclared reads a field that the message does not declare: it belongs to the inline field of the message, if that
+// has one.
+func (d decoder) undeclared(m protoreflect.Message, key string) {
+	fd := InlineField(m.Descriptor())
+	if fd == nil {
+		d.note(unknownField)
+		d.skip()
+		return
+	}
+	content := m.Mutable(fd).Message()
+	d.entryOfStruct(content.Mutable(content.Descriptor().Fields().ByNumber(1)).Map(), key)
 }
 
 // excluded reports, and notes, that another field of fd's union is set.

@@ -46,6 +46,15 @@ func (e *encoder) message(m protoreflect.Message) error {
 		if !m.Has(fd) {
 			continue
 		}
+		if isInline(fd) {
+			content := m.Get(fd).Message()
+			entries := content.Descriptor().Fields().ByNumber(1)
+			var err error
+			if first, err = e.entries(entries, content.Get(entries).Map(), first); err != nil {
+				return err
+			}
+			continue
+		}
 		if list := markedList(fd); list != nil {
 			if m.Has(list) { // the mark says nothing of a list that is not empty
 				continue
@@ -94,27 +103,37 @@ func (e *encoder) list(fd protoreflect.FieldDescriptor, list protoreflect.List) 
 
 func (e *encoder) mapping(fd protoreflect.FieldDescriptor, entries protoreflect.Map) error {
 	e.out = append(e.out, '{')
+	if _, err := e.entries(fd, entries, true); err != nil {
+		return err
+	}
+	e.out = append(e.out, '}')
+	return nil
+}
+
+// entries appends the members of a map. first says whether the next member is the first of its JSON object, and is
+// returned for the one after them.
+func (e *encoder) entries(fd protoreflect.FieldDescriptor, entries protoreflect.Map, first bool) (bool, error) {
 	keys := make([]protoreflect.MapKey, 0, entries.Len())
 	entries.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k)
 		return true
 	})
 	sortKeys(fd.MapKey().Kind(), keys)
-	for i, k := range keys {
-		if i > 0 {
+	for _, k := range keys {
+		if !first {
 			e.out = append(e.out, ',')
 		}
+		first = false
 		var err error
 		if e.out, err = appendString(e.out, k.String()); err != nil {
-			return fmt.Errorf("key %q: %w", k.String(), err)
+			return first, fmt.Errorf("key %q: %w", k.String(), err)
 		}
 		e.out = append(e.out, ':')
 		if err := e.single(fd.MapValue(), entries.Get(k)); err != nil {
-			return fmt.Errorf("[%q]: %w", k.String(), err)
+			return first, fmt.Errorf("[%q]: %w", k.String(), err)
 		}
 	}
-	e.out = append(e.out, '}')
-	return nil
+	return first, nil
 }
 
 // sortKeys orders map keys as values of their type: numbers by size, false before true.

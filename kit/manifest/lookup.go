@@ -41,7 +41,14 @@ func lookup(m protoreflect.Message, steps []step) (any, bool) {
 		return nil, false
 	}
 	fd := m.Descriptor().Fields().ByJSONName(s.name)
-	if fd == nil || !m.Has(fd) {
+	if fd == nil || isInline(fd) {
+		if fd = InlineField(m.Descriptor()); fd == nil {
+			return nil, false
+		}
+		content, _ := freeForm(m.Get(fd).Message())
+		return lookupFree(content, steps)
+	}
+	if !m.Has(fd) {
 		return nil, false
 	}
 	v, rest := m.Get(fd), steps[1:]

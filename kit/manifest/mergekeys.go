@@ -39,7 +39,9 @@ func (p PatchMeta) field(key string) protoreflect.FieldDescriptor {
 	case p.values != nil:
 		return p.values
 	case p.message != nil:
-		return p.message.Fields().ByJSONName(key)
+		if fd := p.message.Fields().ByJSONName(key); fd == nil || !isInline(fd) {
+			return fd
+		}
 	}
 	return nil
 }

@@ -167,14 +167,20 @@ func (d decoder) structure(m protoreflect.Message) {
 		}
 		outer := len(d.path)
 		d.path = appendKey(d.path, name)
-		if key := protoreflect.ValueOfString(strings.Clone(name)).MapKey(); entries.Has(key) {
-			d.note("is given twice")
-			d.skip()
-		} else {
-			d.free(entries.Mutable(key).Message())
-		}
+		d.entryOfStruct(entries, name)
 		d.path = d.path[:outer]
 	}
+}
+
+// entryOfStruct reads the value of a field of a google.protobuf.Struct.
+func (d decoder) entryOfStruct(entries protoreflect.Map, name string) {
+	key := protoreflect.ValueOfString(strings.Clone(name)).MapKey()
+	if entries.Has(key) {
+		d.note("is given twice")
+		d.skip()
+		return
+	}
+	d.free(entries.Mutable(key).Message())
 }
 
 // listValue reads a google.protobuf.ListValue.

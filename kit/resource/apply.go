@@ -54,7 +54,7 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 		if err != nil {
 			return next, err
 		}
-		copyField(next, old, "status")
+		s.t.keepStatus(next, old)
 		if s.t.cfg.Whole {
 			copyField(next, obj, "spec")
 		}
@@ -84,7 +84,9 @@ func (a applied) note(o object.Object) {
 func (s server[T]) documentOf(obj T, annotation string) (applied, error) {
 	out := applied{annotation: annotation}
 	o := object.Clone(obj)
-	clearField(o, "status")
+	if !s.t.noStatus() {
+		clearField(o, "status")
+	}
 	if s.t.cfg.Whole {
 		clearField(o, "spec")
 	}

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -124,8 +125,9 @@ func (c *Cache[T]) WaitSynced(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		var zero T
-		kind := object.TypeOf(zero.ProtoReflect().Descriptor())
-		return fmt.Errorf("%s are not read yet: %w", kind.GetPlural(), ctx.Err())
+		d := zero.ProtoReflect().Descriptor()
+		name := cmp.Or(object.TypeOf(d).GetPlural(), string(d.Name())+"s") // a message of many kinds has no type of its own
+		return fmt.Errorf("%s are not read yet: %w", name, ctx.Err())
 	}
 }
 

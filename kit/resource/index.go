@@ -2,8 +2,9 @@ package resource
 
 import "github.com/windlass-dev/windlass/kit/object"
 
-// ByOwner is the index of every table by the uids of an object's owners.
-const ByOwner = "owner"
+// ByOwner is the index of every table by the uids of an object's owners. Field selectors use the index of their field,
+// so the name is none that an object of any kind may have.
+const ByOwner = "metadata.ownerReferences[*].uid"
 
 // index finds objects by values that a function reads from them.
 type index[T object.Object] struct {

@@ -6,6 +6,7 @@
 package resource
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -52,7 +53,7 @@ func Methods(d protoreflect.MessageDescriptor) (map[Method]protoreflect.MethodDe
 	if err != nil {
 		return nil, err
 	}
-	kind := object.TypeOf(d).GetKind()
+	kind := cmp.Or(object.TypeOf(d).GetKind(), string(d.Name())) // a message of many kinds has no type of its own
 	out := map[Method]protoreflect.MethodDescriptor{}
 	for i := range svc.Methods().Len() {
 		m := svc.Methods().Get(i)

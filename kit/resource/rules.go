@@ -25,7 +25,7 @@ const (
 // other rules: a user who applies an example with placeholders gets errors about these, not about their consequences.
 func (t *Table[T]) checkIdentity(obj T) error {
 	bad := t.typeFields(obj)
-	setTypeFields(obj, t.typ)
+	t.setTypeFields(obj)
 	m := ensureMetadata(obj)
 	bad = append(bad, t.namespaceFields(m)...)
 	if m.Name == "" {
@@ -46,8 +46,10 @@ func (t *Table[T]) checkIdentity(obj T) error {
 
 func (t *Table[T]) typeFields(obj T) []object.Fault {
 	var bad []object.Fault
-	if v, want := obj.GetApiVersion(), object.APIVersion(t.typ); v != "" && v != want {
-		bad = append(bad, object.Fault{Path: "apiVersion", Description: fmt.Sprintf("is %q, must be %q", v, want)})
+	if v, want := obj.GetApiVersion(), t.apiVersions(); v != "" && !slices.Contains(want, v) {
+		bad = append(bad, object.Fault{
+			Path: "apiVersion", Description: fmt.Sprintf("is %q, must be %q", v, strings.Join(want, `" or "`)),
+		})
 	}
 	if v, want := obj.GetKind(), t.typ.GetKind(); v != "" && v != want {
 		bad = append(bad, object.Fault{Path: "kind", Description: fmt.Sprintf("is %q, must be %q", v, want)})
@@ -277,11 +279,22 @@ func revisionOf(o object.Object) int64 {
 	return r
 }
 
-func setTypeFields(o object.Object, typ *metav1.ResourceType) {
+// apiVersions returns the apiVersions that objects may have in writes.
+func (t *Table[T]) apiVersions() []string {
+	if t.cfg.APIVersions != nil {
+		return t.cfg.APIVersions()
+	}
+	return []string{object.APIVersion(t.typ)}
+}
+
+// setTypeFields sets the kind of an object, and the apiVersion unless it has one that objects may have.
+func (t *Table[T]) setTypeFields(o object.Object) {
 	m := o.ProtoReflect()
 	f := m.Descriptor().Fields()
-	m.Set(f.ByName("api_version"), protoreflect.ValueOfString(object.APIVersion(typ)))
-	m.Set(f.ByName("kind"), protoreflect.ValueOfString(typ.GetKind()))
+	if !slices.Contains(t.apiVersions(), o.GetApiVersion()) {
+		m.Set(f.ByName("api_version"), protoreflect.ValueOfString(object.APIVersion(t.typ)))
+	}
+	m.Set(f.ByName("kind"), protoreflect.ValueOfString(t.typ.GetKind()))
 }
 
 func ensureMetadata(o object.Object) *metav1.ObjectMeta {

@@ -30,7 +30,7 @@ func (t *Table[T]) register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, imp
 	if err != nil {
 		return err
 	}
-	srv := server[T]{t}
+	srv := server[T]{t: t}
 	own := grpc.ServiceDesc{ServiceName: desc.ServiceName, HandlerType: (*any)(nil), Metadata: desc.Metadata}
 	unary := map[string]grpc.MethodDesc{}
 	for verb, call := range srv.calls() {
@@ -133,7 +133,18 @@ func carried[T object.Object](r request) (T, protoreflect.Name, error) {
 	return zero, "", rpcerr.Invalid(object.Fault{Description: "the request contains no " + string(want.Name())})
 }
 
-type server[T object.Object] struct{ t *Table[T] }
+type server[T object.Object] struct {
+	t  *Table[T]
+	as func(T) T // see Standard; nil shows objects as they are stored
+}
+
+// shown returns an object as callers see it.
+func (s server[T]) shown(o T) T {
+	if s.as == nil {
+		return o
+	}
+	return s.as(o)
+}
 
 func (s server[T]) calls() map[Method]call {
 	return map[Method]call{
@@ -246,7 +257,7 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 			copyField(complete, next, "status")
 			return complete, nil
 		}
-		copyField(next, old, "status")
+		s.t.keepStatus(next, old)
 		return next, nil
 	})
 }
@@ -254,7 +265,7 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 // changed returns an object after a change of its JSON.
 func (s server[T]) changed(old T, change func(doc []byte) ([]byte, error)) (T, error) {
 	var zero T
-	doc, err := manifest.Encode(old)
+	doc, err := manifest.Encode(s.shown(old))
 	if err != nil {
 		return zero, err
 	}
@@ -316,7 +327,7 @@ func (s server[T]) list(ctx context.Context, m protoreflect.MethodDescriptor, r 
 	out.Set(fields.ByName("metadata"), protoreflect.ValueOfMessage(page.meta.ProtoReflect()))
 	items := out.Mutable(fields.ByName("items")).List()
 	for _, o := range page.items {
-		items.Append(protoreflect.ValueOfMessage(mask.apply(o).ProtoReflect()))
+		items.Append(protoreflect.ValueOfMessage(mask.apply(s.shown(o)).ProtoReflect()))
 	}
 	return out.Interface(), nil
 }

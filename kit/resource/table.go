@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +15,14 @@ import (
 	"github.com/google/uuid"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -65,6 +68,15 @@ type Config[T object.Object] struct {
 	Mark func(w *Write[T], marked T)
 	// Whole is whether an application replaces the spec as a whole, since a part of it means nothing by itself.
 	Whole bool
+	// Type is the names of the kind; nil means those of the message. A kind that is defined at run time needs it.
+	Type *metav1.ResourceType
+	// Prefix begins the keys of the kind's records and ends with a slash; empty means the plural name.
+	Prefix string
+	// APIVersions returns the apiVersions that objects may have in writes; nil means that of Type. Rules that depend on
+	// the apiVersion see the caller's; Admit may replace it.
+	APIVersions func() []string
+	// NoStatus reports whether the status is written with the rest of an object; nil means that it is a part of its own.
+	NoStatus func() bool
 	// KeepStatus allows a creation to set the status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.
@@ -98,6 +110,7 @@ type Table[T object.Object] struct {
 	reads     reads
 	own       own[T]
 	watcher   atomic.Pointer[store.Watcher] // fills the cache; nil while there is none
+	content   protoreflect.Name             // the field whose changes the generation counts
 }
 
 // NewTable returns the table of a kind in a service's store. Nothing is read before Run.
@@ -109,9 +122,12 @@ func NewTable[T object.Object](st *store.Store, validator protovalidate.Validato
 		cfg.Log = slog.Default()
 	}
 	var zero T
-	t := &Table[T]{
-		Cache: NewCache[T](), st: st, cfg: cfg, validator: validator,
-		typ: object.TypeOf(zero.ProtoReflect().Descriptor()),
+	t := &Table[T]{Cache: NewCache[T](), st: st, cfg: cfg, validator: validator, typ: cfg.Type, content: "spec"}
+	if t.typ == nil {
+		t.typ = object.TypeOf(zero.ProtoReflect().Descriptor())
+	}
+	if inline := manifest.InlineField(zero.ProtoReflect().Descriptor()); inline != nil {
+		t.content = inline.Name()
 	}
 	t.Index(ByOwner, func(obj T) []string { return ownership.Owners(obj) })
 	for name, of := range cfg.Indexes {
@@ -126,7 +142,22 @@ func (t *Table[T]) Type() *metav1.ResourceType { return t.typ }
 // maxRetries is how often a write without a resourceVersion is tried again after a conflict.
 const maxRetries = 16
 
-func (t *Table[T]) prefix() string { return t.typ.GetPlural() + "/" }
+func (t *Table[T]) prefix() string { return cmp.Or(t.cfg.Prefix, t.typ.GetPlural()+"/") }
+
+// noStatus reports whether the status is written with the rest of an object.
+func (t *Table[T]) noStatus() bool { return t.cfg.NoStatus != nil && t.cfg.NoStatus() }
+
+// keepStatus gives an object that a caller wrote the status of the stored one, unless it is the caller's to write.
+func (t *Table[T]) keepStatus(next, old T) {
+	if !t.noStatus() {
+		copyField(next, old, "status")
+	}
+}
+
+// sameSpec reports whether two objects are equal in what the generation counts.
+func (t *Table[T]) sameSpec(a, b T) bool {
+	return sameField(a, b, t.content) && (!t.noStatus() || sameField(a, b, "status"))
+}
 
 func (t *Table[T]) key(k object.Key) string {
 	ns := k.Namespace
@@ -435,7 +466,7 @@ func (t *Table[T]) prepareCreate(ctx context.Context, w *Write[T], obj T) (T, er
 	for _, f := range t.cfg.Finalizers {
 		m.Finalizers = appendMissing(m.Finalizers, f)
 	}
-	if !t.cfg.KeepStatus {
+	if !t.cfg.KeepStatus && !t.noStatus() {
 		clearField(obj, "status")
 	}
 	w.Old, w.New = zero, obj
@@ -453,7 +484,7 @@ func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 	w := writing[T](ctx, opts)
 	return t.change(ctx, object.KeyOf(obj), preconditions(obj), w, func(old T) (T, error) {
 		next := object.Clone(obj)
-		copyField(next, old, "status")
+		t.keepStatus(next, old)
 		if !w.Own {
 			for _, f := range t.ownFinalizers(old) {
 				m := ensureMetadata(next)
@@ -545,7 +576,7 @@ func (t *Table[T]) exchange(ctx context.Context, w *Write[T], next T) (T, error)
 	if proto.Equal(old, next) {
 		return old, nil
 	}
-	if m := next.GetMetadata(); m.GetGeneration() == old.GetMetadata().GetGeneration() && !sameField(old, next, "spec") {
+	if m := next.GetMetadata(); m.GetGeneration() == old.GetMetadata().GetGeneration() && !t.sameSpec(old, next) {
 		m.Generation++ // what was chosen is the only difference
 	}
 	if w.DryRun {
@@ -576,7 +607,7 @@ func (t *Table[T]) checkChange(ctx context.Context, w *Write[T]) error {
 	if err := t.check(ctx, w); err != nil {
 		return err
 	}
-	if !sameField(old, next, "spec") {
+	if !t.sameSpec(old, next) {
 		next.GetMetadata().Generation++
 	}
 	return nil
@@ -618,7 +649,7 @@ func (t *Table[T]) keepIdentity(old, next T) error {
 	if len(bad) > 0 {
 		return rpcerr.Invalid(bad...)
 	}
-	setTypeFields(next, t.typ)
+	t.setTypeFields(next)
 	n.Name, n.Namespace, n.GenerateName, n.Uid = o.Name, o.Namespace, o.GenerateName, o.Uid
 	n.ResourceVersion, n.Generation = o.ResourceVersion, o.Generation
 	n.CreationTimestamp, n.DeletionTimestamp, n.DeletionGracePeriodSeconds = o.CreationTimestamp, o.DeletionTimestamp,

@@ -232,26 +232,38 @@ func (s server[T]) watchMethod(m protoreflect.MethodDescriptor) grpc.StreamDesc 
 			if err := stream.RecvMsg(req); err != nil {
 				return err
 			}
-			r := request{req.ProtoReflect()}
-			sel, err := ParseSelection(r.text("label_selector"), r.text("field_selector"))
-			if err != nil {
-				return err
-			}
-			after, err := ParseRevision(r.text("resource_version"))
-			if err != nil {
-				return err
-			}
-			frame := NewFrame(m.Output())
-			return s.t.Watching(stream.Context(), r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"),
-				func(e Events[T]) error {
-					m, err := frameMessage(frame, e)
-					if err != nil {
-						return err
-					}
-					return stream.SendMsg(m)
-				})
+			return s.watch(stream.Context(), m, request{req.ProtoReflect()}, func(m proto.Message) error {
+				return stream.SendMsg(m)
+			})
 		},
 	}
+}
+
+// watch sends the messages of a Watch method.
+func (s server[T]) watch(ctx context.Context, m protoreflect.MethodDescriptor, r request,
+	send func(proto.Message) error,
+) error {
+	sel, err := ParseSelection(r.text("label_selector"), r.text("field_selector"))
+	if err != nil {
+		return err
+	}
+	after, err := ParseRevision(r.text("resource_version"))
+	if err != nil {
+		return err
+	}
+	frame := NewFrame(m.Output())
+	return s.t.Watching(ctx, r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"), func(e Events[T]) error {
+		for i, event := range e.Events {
+			if o := s.shown(event.Object); any(o) != any(event.Object) {
+				e.Events[i].Object, e.Events[i].shared = o, nil
+			}
+		}
+		m, err := frameMessage(frame, e)
+		if err != nil {
+			return err
+		}
+		return send(m)
+	})
 }
 
 // protoEvent is an event that was read.

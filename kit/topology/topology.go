@@ -121,8 +121,8 @@ func Services() []Service {
 			Operator: "machine-config", // the operator's name in the documents
 		},
 		{
-			Name: UpdateOrchestrator, Port: 7105, Packages: packages("update", "program"), Released: packages("program"),
-			CallsAll: true, Etcd: OwnKeys,
+			Name: UpdateOrchestrator, Port: 7105, Packages: packages("update", "program", "apiextensions"),
+			Released: packages("program"), CallsAll: true, Etcd: OwnKeys,
 		},
 	}
 }

@@ -93,8 +93,8 @@ func api(
 
 // access is the option (windlass.meta.v1.access).
 type access struct {
-	Verb, Group, Resource            string
-	CheckedByMethod, Unauthenticated bool
+	Verb, Group, Resource                       string
+	CheckedByMethod, Unauthenticated, OfRequest bool
 }
 
 func (a access) String() string {
@@ -103,6 +103,9 @@ func (a access) String() string {
 	}
 	if a.Verb == "" {
 		return "none: Windlass is the caller"
+	}
+	if a.OfRequest {
+		return fmt.Sprintf("`%s` on `{resource}%s` of `{group}`", a.Verb, a.Resource)
 	}
 	out := fmt.Sprintf("`%s` on `%s`", a.Verb, a.Resource)
 	if a.Group != "" {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -26,6 +27,9 @@ import (
 const (
 	workers  = 8  // objects at once: each waits for etcd
 	releases = 16 // dependents of one owner that are released at once
+
+	// catchUp is how long caches may take to catch up before it is tried again: that of a kind that left never does.
+	catchUp = time.Minute
 )
 
 // Kind is one kind of the objects that are collected, and of their owners.
@@ -44,38 +48,79 @@ func (k Kind) orphans(o object.Object) bool {
 		(k.Waits == "" || !slices.Contains(o.GetMetadata().GetFinalizers(), k.Waits))
 }
 
-// collector reconciles the objects of several kinds with their owners among them.
-type collector struct {
-	kinds    []Kind
-	byPlural map[string]Kind
-	log      *slog.Logger
+// Collector reconciles the objects of several kinds with their owners among them. It is safe for concurrent use.
+type Collector struct {
+	log  *slog.Logger
+	loop *controller.Loop
+
+	mu    sync.Mutex
+	kinds []Kind // replaced, never modified
 }
 
 // Add adds the loop of a collector for all objects of kinds to the loops of a controller.
-func Add(loops *controller.Loops, log *slog.Logger, kinds ...Kind) {
-	c := newCollector(log, kinds)
-	l := loops.Loop("garbage", workers, c.reconcile)
+func Add(loops *controller.Loops, log *slog.Logger, kinds ...Kind) *Collector {
+	c := &Collector{kinds: kinds, log: log}
+	c.loop = loops.Loop("garbage", workers, c.reconcile)
 	for _, k := range kinds {
-		controller.Watches[object.Object](l, k, func(ch resource.Change[object.Object]) []string {
+		controller.Watches[object.Object](c.loop, k, func(ch resource.Change[object.Object]) []string {
 			return c.concerned(k, ch)
 		})
 	}
-}
-
-func newCollector(log *slog.Logger, kinds []Kind) *collector {
-	c := &collector{kinds: kinds, byPlural: map[string]Kind{}, log: log}
-	for _, k := range kinds {
-		c.byPlural[k.Type().GetPlural()] = k
-	}
+	c.loop.Begin(c.joined)
 	return c
 }
 
+// Join adds a kind until ctx ends, which may be while the loop runs.
+func (c *Collector) Join(ctx context.Context, k Kind) {
+	c.mu.Lock()
+	c.kinds = append(slices.Clone(c.kinds), k)
+	c.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.kinds = slices.DeleteFunc(slices.Clone(c.kinds), func(o Kind) bool { return o.Untyped == k.Untyped })
+	})
+	k.Subscribe(func(ch resource.Change[object.Object]) { c.loop.Add(c.concerned(k, ch)...) })
+}
+
+// joined returns the keys of all objects that have owners, for the beginning of the loop: those of kinds that joined
+// before are known only here.
+func (c *Collector) joined() (keys []string) {
+	for _, k := range c.all() {
+		for o := range k.Objects() {
+			keys = append(keys, c.concerned(k, resource.Change[object.Object]{Key: object.KeyOf(o), Object: o})...)
+		}
+	}
+	return keys
+}
+
+// all returns the kinds at present.
+func (c *Collector) all() []Kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kinds
+}
+
+// find returns a kind at present.
+func (c *Collector) find(is func(Kind) bool) (Kind, bool) {
+	kinds := c.all()
+	if i := slices.IndexFunc(kinds, is); i >= 0 {
+		return kinds[i], true
+	}
+	return Kind{}, false
+}
+
+// nameOf returns the name of a kind in the keys of the loop.
+func nameOf(k Kind) string {
+	return strings.TrimSuffix(k.Type().GetPlural()+"."+k.Type().GetGroup(), ".")
+}
+
 // loopKey returns the key of an object in the loop, which has objects of all kinds.
-func loopKey(k Kind, key object.Key) string { return k.Type().GetPlural() + "|" + key.String() }
+func loopKey(k Kind, key object.Key) string { return nameOf(k) + "|" + key.String() }
 
 // concerned returns the keys of the objects that a change concerns: the object, if its owners changed or it has
 // dependents to release, and the dependents of an object that is gone.
-func (c *collector) concerned(k Kind, ch resource.Change[object.Object]) []string {
+func (c *Collector) concerned(k Kind, ch resource.Change[object.Object]) []string {
 	var keys []string
 	if ch.Deleted {
 		for child, obj := range c.dependents(ch.Object.GetMetadata().GetUid()) {
@@ -92,9 +137,9 @@ func (c *collector) concerned(k Kind, ch resource.Change[object.Object]) []strin
 }
 
 // dependents yields the objects that have a reference to the owner with a uid, as the caches show them.
-func (c *collector) dependents(uid string) iter.Seq2[Kind, object.Object] {
+func (c *Collector) dependents(uid string) iter.Seq2[Kind, object.Object] {
 	return func(yield func(Kind, object.Object) bool) {
-		for _, k := range c.kinds {
+		for _, k := range c.all() {
 			for _, obj := range k.ByIndex(resource.ByOwner, uid) {
 				if !yield(k, obj) {
 					return
@@ -105,9 +150,13 @@ func (c *collector) dependents(uid string) iter.Seq2[Kind, object.Object] {
 }
 
 // reconcile decides on one object. What it writes leads to the next decision.
-func (c *collector) reconcile(ctx context.Context, id string) (time.Time, error) {
-	plural, name, _ := strings.Cut(id, "|")
-	k, key := c.byPlural[plural], object.ParseKey(name)
+func (c *Collector) reconcile(ctx context.Context, id string) (time.Time, error) {
+	kind, name, _ := strings.Cut(id, "|")
+	k, ok := c.find(func(k Kind) bool { return nameOf(k) == kind })
+	if !ok {
+		return time.Time{}, nil // it left
+	}
+	key := object.ParseKey(name)
 	obj, ok := k.Lookup(key.Namespace, key.Name)
 	switch {
 	case !ok:
@@ -121,7 +170,7 @@ func (c *collector) reconcile(ctx context.Context, id string) (time.Time, error)
 }
 
 // collect deletes an object whose owners are all gone, or removes its references to those that are.
-func (c *collector) collect(ctx context.Context, k Kind, obj object.Object) (time.Time, error) {
+func (c *Collector) collect(ctx context.Context, k Kind, obj object.Object) (time.Time, error) {
 	m := obj.GetMetadata()
 	var owners []ownership.Owner
 	for _, r := range m.GetOwnerReferences() {
@@ -156,13 +205,12 @@ func (c *collector) collect(ctx context.Context, k Kind, obj object.Object) (tim
 
 // owner finds the owner that an object in a namespace refers to. The caches of two kinds show different moments, so
 // only etcd says that there is none.
-func (c *collector) owner(ctx context.Context, namespace string, r *metav1.OwnerReference) (ownership.Owner, error) {
+func (c *Collector) owner(ctx context.Context, namespace string, r *metav1.OwnerReference) (ownership.Owner, error) {
 	o := ownership.Owner{UID: r.GetUid()}
-	i := slices.IndexFunc(c.kinds, func(k Kind) bool { return refersTo(r, k.Type()) })
-	if i < 0 {
+	k, ok := c.find(func(k Kind) bool { return refersTo(r, k.Type()) })
+	if !ok {
 		return o, nil
 	}
-	k := c.kinds[i]
 	o.Keeps = k.Keeps != ""
 	switch {
 	case !k.Type().GetNamespaced():
@@ -194,9 +242,11 @@ func refersTo(r *metav1.OwnerReference, t *metav1.ResourceType) bool {
 // orphan releases the dependents of an owner that is being deleted, and then the owner itself. The caches of the
 // dependents may lag behind that of the owner, so they catch up first: a dependent that was overlooked would be deleted
 // with its owner.
-func (c *collector) orphan(ctx context.Context, k Kind, owner object.Object) error {
-	for _, child := range c.kinds {
-		if err := child.CatchUp(ctx); err != nil {
+func (c *Collector) orphan(ctx context.Context, k Kind, owner object.Object) error {
+	catching, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	for _, child := range c.all() {
+		if err := child.CatchUp(catching); err != nil {
 			return fmt.Errorf("dependents: %w", err)
 		}
 	}

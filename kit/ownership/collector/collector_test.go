@@ -268,7 +268,7 @@ func TestADependentThatTheCacheDoesNotShowYetIsReleasedBeforeItsOwner(t *testing
 	away.budget(t, "x", away.namespace(t, "a"))
 	x.deleteNamespace(t, "a", resource.Orphan)
 
-	c := newCollector(slog.New(slog.DiscardHandler), x.kinds())
+	c := &Collector{log: slog.New(slog.DiscardHandler), kinds: x.kinds()}
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := c.reconcile(short, "namespaces|a"); err == nil {
@@ -278,7 +278,7 @@ func TestADependentThatTheCacheDoesNotShowYetIsReleasedBeforeItsOwner(t *testing
 	if _, err := c.reconcile(t.Context(), "namespaces|a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.reconcile(t.Context(), "poddisruptionbudgets|default/x"); err != nil {
+	if _, err := c.reconcile(t.Context(), "poddisruptionbudgets.policy|default/x"); err != nil {
 		t.Fatal(err)
 	}
 	b, err := away.budgets.Get(t.Context(), "default", "x")
@@ -305,7 +305,7 @@ func TestTheCollectorBeginsWithAllThatWasWrittenBefore(t *testing.T) {
 func TestWhatItsOwnerReleasedSinceThenRemains(t *testing.T) {
 	x := newTables(etcdtest.Store(t))
 	x.run(t.Context(), t, false)
-	c := newCollector(slog.New(slog.DiscardHandler), x.kinds())
+	c := &Collector{log: slog.New(slog.DiscardHandler), kinds: x.kinds()}
 	gone := &schedulingv1.Namespace{ApiVersion: "v1", Kind: "Namespace", Metadata: &metav1.ObjectMeta{
 		Name: "web", Uid: "gone",
 	}}
@@ -320,7 +320,7 @@ func TestWhatItsOwnerReleasedSinceThenRemains(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		wake, err := c.collect(t.Context(), c.byPlural["poddisruptionbudgets"], seen)
+		wake, err := c.collect(t.Context(), x.kinds()[2], seen)
 		if again := errors.Is(err, store.ErrConflict); !wake.IsZero() || err != nil && !again || again != (name == "stays") {
 			t.Errorf("%s: decided on again: %v, at %v: %v", name, again, wake, err)
 		}
@@ -336,7 +336,7 @@ func TestAnObjectWithoutANamespaceIsNotCollectedForAnOwnerThatHasOne(t *testing.
 	x := newTables(etcdtest.Store(t))
 	x.run(t.Context(), t, false)
 	r := object.OwnedBy(x.budget(t, "b"))
-	c := newCollector(slog.New(slog.DiscardHandler), x.kinds())
+	c := &Collector{log: slog.New(slog.DiscardHandler), kinds: x.kinds()}
 	if o, err := c.owner(t.Context(), "", r); err != nil || o.Gone {
 		t.Errorf("owner = %v, %v", o, err)
 	}
@@ -352,7 +352,7 @@ func TestOnlyEtcdSaysThatAnOwnerIsGone(t *testing.T) {
 	x, away := newTables(st), newTables(st)
 	away.run(t.Context(), t, false)
 	child := away.budget(t, "x", away.namespace(t, "a"))
-	c := newCollector(slog.New(slog.DiscardHandler), x.kinds()) // its caches are empty
+	c := &Collector{log: slog.New(slog.DiscardHandler), kinds: x.kinds()} // its caches are empty
 	o, err := c.owner(t.Context(), "default", child.GetMetadata().GetOwnerReferences()[0])
 	if err != nil || o.Gone {
 		t.Errorf("owner = %v, %v", o, err)

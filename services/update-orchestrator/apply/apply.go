@@ -106,6 +106,7 @@ type Applier struct {
 	cluster release.Cluster
 	pods    schedulingv1.PodServiceClient
 	nodes   grpc.ClientConnInterface // the owner of the nodes' configuration
+	custom  grpc.ClientConnInterface // to this service's own kinds
 }
 
 // New returns an applier that calls the owners of kinds. cluster is what the cluster is.
@@ -113,7 +114,7 @@ func New(tables *kinds.Tables, owners Owners, cluster release.Cluster) (*Applier
 	k, err := owners.kinds()
 	return &Applier{
 		tables: tables, kinds: k, cluster: cluster, pods: schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
-		nodes: owners["windlass.config.v1"],
+		nodes: owners["windlass.config.v1"], custom: owners[ownKinds],
 	}, err
 }
 
@@ -123,12 +124,13 @@ func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 	var out []Task
 	var failed []error
 	selected := p.Select(a.cluster)
+	defined := a.defined(p, selected)
 	files := map[string]string{} // by the identity of the object
 	for _, m := range p.Manifests {
 		if selected.Excluded(m) != "" {
 			continue
 		}
-		t, err := a.task(m)
+		t, err := a.task(m, defined)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %s %q: %w", m.File, m.Kind, m.Name, err))
 			continue
@@ -143,13 +145,13 @@ func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 	return out, errors.Join(failed...)
 }
 
-func (a *Applier) task(m release.Manifest) (Task, error) {
+func (a *Applier) task(m release.Manifest, defined map[[2]string]*kind) (Task, error) {
 	t := Task{Manifest: m}
 	doc, err := json.Marshal(m.Object)
 	if err != nil {
 		return t, err
 	}
-	switch k, owned := a.kinds[[2]string{m.APIVersion, m.Kind}]; {
+	switch k, owned := a.ownerOf(m, defined); {
 	case owned:
 		t.kind = k
 		t.object, err = k.decode(doc)
@@ -177,8 +179,8 @@ type Applied struct {
 	Leaving string        // what an object that has to go first still waits for: the manifest is applied again later
 }
 
-// Apply brings a manifest to where it belongs.
-func (a *Applier) Apply(ctx context.Context, t Task, r Release) (Applied, error) {
+// bring applies a manifest where it belongs.
+func (a *Applier) bring(ctx context.Context, t Task, r Release) (Applied, error) {
 	switch {
 	case t.APIVersion == configGroup+"/v1" && t.Kind == "ClusterVersion":
 		return Applied{}, nil // the spec of the ClusterVersion belongs to administrators

@@ -112,6 +112,8 @@ func (k *kind) request(m protoreflect.MethodDescriptor, o object.Object) proto.M
 		case f.Name() == "preconditions" && o.GetMetadata().GetUid() != "":
 			pre := (&metav1.Preconditions{Uid: o.GetMetadata().GetUid()}).ProtoReflect()
 			req.ProtoReflect().Set(f, protoreflect.ValueOfMessage(pre))
+		case k.address(f.Name()) != "":
+			req.ProtoReflect().Set(f, protoreflect.ValueOfString(k.address(f.Name())))
 		case f.Name() == "name":
 			req.ProtoReflect().Set(f, protoreflect.ValueOfString(k.key(o).Name))
 		case f.Name() == "namespace":
@@ -178,7 +180,10 @@ func (k *kind) watch(ctx context.Context, key object.Key, see func([]resource.Ev
 		return err
 	}
 	req := resource.NewMessage(m.Input())
-	for name, value := range map[protoreflect.Name]string{"namespace": key.Namespace, "field_selector": selector(key)} {
+	for name, value := range map[protoreflect.Name]string{
+		"namespace": key.Namespace, "field_selector": selector(key),
+		"group": k.address("group"), "version": k.address("version"), "resource": k.address("resource"),
+	} {
 		if f := m.Input().Fields().ByName(name); f != nil && value != "" {
 			req.ProtoReflect().Set(f, protoreflect.ValueOfString(value))
 		}

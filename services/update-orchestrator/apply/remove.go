@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -72,10 +74,13 @@ type found struct {
 }
 
 func (a *Applier) find(ctx context.Context, o *metav1.ObjectReference) (found, error) {
-	k, owned := a.kinds[[2]string{o.GetApiVersion(), o.GetKind()}]
+	k, owned := a.lookup(o.GetApiVersion(), o.GetKind())
 	switch {
 	case owned:
 		out, err := k.call(ctx, resource.Get, k.named(o))
+		if status.Code(err) == codes.NotFound && k.own() {
+			return a.findKept(ctx, o)
+		}
 		if err != nil {
 			return found{}, err
 		}
@@ -91,6 +96,11 @@ func (a *Applier) find(ctx context.Context, o *metav1.ObjectReference) (found, e
 			return err
 		}}, err
 	}
+	return a.findKept(ctx, o)
+}
+
+// findKept finds an object among the manifests that are kept.
+func (a *Applier) findKept(ctx context.Context, o *metav1.ObjectReference) (found, error) {
 	record := name(release.Manifest{
 		APIVersion: o.GetApiVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(),
 	})

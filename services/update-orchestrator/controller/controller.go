@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/custom"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -40,6 +41,7 @@ import (
 // Config is what a controller needs. All fields must be set but those that say otherwise.
 type Config struct {
 	Tables   *kinds.Tables
+	Custom   *custom.Kinds
 	Applier  *apply.Applier
 	Graphs   *upstream.Source
 	Images   release.Places     // where release images are looked for
@@ -129,6 +131,7 @@ func New(cfg Config) *Controller {
 	controller.Watches(c.work, cfg.Tables.Manifests, only)
 	controller.Watches(c.passes, cfg.Tables.Operators, only)
 	controller.Watches(c.passes, cfg.Tables.Versions, only)
+	c.followDefinitions()
 	return c
 }
 
@@ -136,7 +139,7 @@ func New(cfg Config) *Controller {
 func (c *Controller) Lead(ctx context.Context) error {
 	for _, synced := range []func(context.Context) error{
 		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced,
-		c.Tables.Manifests.WaitSynced,
+		c.Tables.Manifests.WaitSynced, c.Tables.Definitions.WaitSynced,
 	} {
 		if synced(ctx) != nil {
 			return nil // ctx ended

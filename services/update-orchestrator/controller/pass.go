@@ -76,7 +76,7 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 		}
 	}
 	if p.mode == plan.Updating {
-		for _, o := range plan.Leftovers(c.inventory(cv.GetStatus().GetDesired().GetImage()), l.wants()) {
+		for _, o := range plan.Leftovers(l.place(c.inventory(cv.GetStatus().GetDesired().GetImage())), l.wants()) {
 			v.Leftovers = append(v.Leftovers, &plan.Manifest{ID: "leftover " + plan.Identity(o), Object: o, Leftover: true})
 		}
 		t := l.nodeTask()

@@ -113,7 +113,7 @@ func (c *Controller) Verify(ctx context.Context, cv *updatev1.ClusterVersion, im
 // foresee says what a release would change.
 func (c *Controller) foresee(cv *updatev1.ClusterVersion, next *loaded, out *updatev1.PreflightClusterVersionResponse) {
 	st := cv.GetStatus()
-	before := c.inventory(st.GetDesired().GetImage())
+	before := next.place(c.inventory(st.GetDesired().GetImage()))
 	next = next.with(next.enables(cv, st.GetCapabilities().GetEnabledCapabilities(), before).GetEnabledCapabilities())
 	out.ManifestCount = proto.Int32(int32(next.total))
 	out.Added = plan.Leftovers(next.wants(), before)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
+	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -32,11 +33,16 @@ type Tables struct {
 	Releases  *resource.Table[*updatev1.Release]
 	Manifests *resource.Table[*updatev1.Manifest]
 	Programs  *resource.Table[*programv1.Program]
+
+	Definitions *resource.Table[*apiextensionsv1.CustomResourceDefinition]
 }
 
 // New returns the tables over a store. Nothing is read before they run.
 func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
+	definitions := definitions()
+	definitions.Log = log
 	return &Tables{
+		Definitions: resource.NewTable(st, validator, definitions),
 		Versions: resource.NewTable(st, validator, resource.Config[*updatev1.ClusterVersion]{
 			Validate: specFaults, Admit: admitVersion, Log: log,
 		}),

@@ -73,6 +73,8 @@ var held = map[string]string{
 	"MachineSet":             "its machines",
 	"ControlPlaneMachineSet": "the machines of the control plane",
 	"MachineConfigPool":      "the configuration of its nodes",
+
+	"CustomResourceDefinition": "all objects of its kind",
 }
 
 // Stays returns why an object that a release lacks is left to administrators; empty if it is removed. live is the

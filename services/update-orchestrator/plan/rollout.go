@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 
+	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
@@ -25,7 +26,7 @@ type Rollout struct {
 // comes later. Source: the Cluster Version Operator.
 func RollsOut(o object.Object, supervised bool) bool {
 	switch o.(type) {
-	case *schedulingv1.Job:
+	case *schedulingv1.Job, *apiextensionsv1.CustomResourceDefinition:
 		return true
 	case *programv1.Program:
 		return supervised
@@ -65,6 +66,8 @@ func RolloutOf(o object.Object) Rollout {
 		return job(w)
 	case *programv1.Program:
 		return program(w)
+	case *apiextensionsv1.CustomResourceDefinition:
+		return definitionRollout(w)
 	}
 	return Rollout{Ready: true}
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/spf13/pflag"
+	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/custom"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/metrics"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
@@ -77,6 +79,14 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		}
 		services[service] = conn
 	}
+	served := custom.New(st, p.Validator, tables.Definitions, p.Log)
+	objects, err := server.NewCustom(served)
+	if err != nil {
+		return nil, err
+	}
+	if owners[apply.OwnKinds()], err = objects.Inside(tables.Definitions); err != nil {
+		return nil, err
+	}
 	applier, err := apply.New(tables, owners, cfg.cluster)
 	if err != nil {
 		return nil, err
@@ -92,7 +102,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
-		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Payloads: payloads.New(st), Keys: cfg.keys,
+		Tables: tables, Custom: served, Applier: applier, Graphs: graphs, Images: cfg.images, Payloads: payloads.New(st),
+		Keys:    cfg.keys,
 		Stores:  cfg.stores,
 		Initial: cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
 		Supervised: cfg.supervised, Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
@@ -105,7 +116,9 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify, control))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
 	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, nil)
-	parts := []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}
+	p.Tables.Add(tables.Definitions, &apiextensionsv1.CustomResourceDefinitionService_ServiceDesc, nil)
+	apiextensionsv1.RegisterCustomObjectServiceServer(p.Services, objects)
+	parts := []serve.Part{recorder.Run, served.Run, p.Lead(etcd, control.Lead)}
 	if engine, ok := queries.(*promql.Engine); ok {
 		parts = append(parts, engine.Run)
 	}

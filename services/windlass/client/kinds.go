@@ -2,7 +2,6 @@ package client
 
 import (
 	"fmt"
-	"slices"
 	"sort"
 	"strings"
 
@@ -63,14 +62,8 @@ func Kinds() []Kind {
 // FindKind returns the kind that a word of the command line means: plural, singular, short name or kind, with or
 // without ".group" or ".version.group".
 func FindKind(word string) (Kind, error) {
-	name, rest, _ := strings.Cut(strings.ToLower(word), ".")
-	for _, k := range Kinds() {
-		if name != k.GetPlural() && name != k.GetSingular() && !slices.Contains(k.GetShortNames(), name) {
-			continue
-		}
-		if rest == "" || rest == k.GetGroup() || rest == k.GetVersion()+"."+k.GetGroup() {
-			return k, nil
-		}
+	if k, ok := FindAmong(Kinds(), word); ok {
+		return k, nil
 	}
 	return Kind{}, fmt.Errorf("the server doesn't have a resource type %q", word)
 }

@@ -39,6 +39,7 @@ func (k Kind) request(m resource.Method, set fields) (proto.Message, protoreflec
 		return nil, nil, fmt.Errorf("%s: the server does not allow this method on the resource: %s", k.GetPlural(), m)
 	}
 	req := resource.NewMessage(d.Input())
+	k.address().set(req.ProtoReflect())
 	for name, v := range set {
 		f := d.Input().Fields().ByName(name)
 		if f == nil {

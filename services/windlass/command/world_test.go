@@ -157,6 +157,7 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 		hookv1.UnimplementedHookTaskServiceServer{})
 	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
 	w.serveWorkloads(t, srv)
+	w.serveCustom(t, srv)
 	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc,
 		updatev1.UnimplementedClusterVersionServiceServer{})
 	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)

@@ -275,7 +275,10 @@ type Access struct {
 	Audited bool `protobuf:"varint,7,opt,name=audited,proto3" json:"audited,omitempty"`
 	// True if only the leader of the service can answer, or it answers better: the gateway calls it while it is connected
 	// to it, and otherwise another replica.
-	Leader        bool `protobuf:"varint,8,opt,name=leader,proto3" json:"leader,omitempty"`
+	Leader bool `protobuf:"varint,8,opt,name=leader,proto3" json:"leader,omitempty"`
+	// True if the kind depends on the request: the group is that of its field group, and the resource is that of its field
+	// resource, to which the resource of this option is appended ("/status" or empty).
+	OfRequest     bool `protobuf:"varint,9,opt,name=of_request,json=ofRequest,proto3" json:"of_request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -366,6 +369,13 @@ func (x *Access) GetLeader() bool {
 	return false
 }
 
+func (x *Access) GetOfRequest() bool {
+	if x != nil {
+		return x.OfRequest
+	}
+	return false
+}
+
 var file_windlass_meta_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MessageOptions)(nil),
@@ -381,6 +391,14 @@ var file_windlass_meta_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Field:         50102,
 		Name:          "windlass.meta.v1.empty_list",
 		Tag:           "bytes,50102,opt,name=empty_list",
+		Filename:      "windlass/meta/v1/options.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         50103,
+		Name:          "windlass.meta.v1.inline",
+		Tag:           "varint,50103,opt,name=inline",
 		Filename:      "windlass/meta/v1/options.proto",
 	},
 	{
@@ -408,6 +426,11 @@ var (
 	//
 	// optional string empty_list = 50102;
 	E_EmptyList = &file_windlass_meta_v1_options_proto_extTypes[1]
+	// True for a google.protobuf.Struct, at most one of a message, whose fields are written beside those of the message in
+	// JSON: it holds the fields that the message does not declare.
+	//
+	// optional bool inline = 50103;
+	E_Inline = &file_windlass_meta_v1_options_proto_extTypes[2]
 )
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -415,7 +438,7 @@ var (
 	// The right that this method needs.
 	//
 	// optional windlass.meta.v1.Access access = 50101;
-	E_Access = &file_windlass_meta_v1_options_proto_extTypes[2]
+	E_Access = &file_windlass_meta_v1_options_proto_extTypes[3]
 )
 
 var File_windlass_meta_v1_options_proto protoreflect.FileDescriptor
@@ -445,7 +468,7 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
-	"\x04wide\x18\x03 \x01(\bR\x04wide\"\xf2\x01\n" +
+	"\x04wide\x18\x03 \x01(\bR\x04wide\"\x91\x02\n" +
 	"\x06Access\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -454,10 +477,13 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\x0funauthenticated\x18\x05 \x01(\bR\x0funauthenticated\x12\x1a\n" +
 	"\bmutating\x18\x06 \x01(\bR\bmutating\x12\x18\n" +
 	"\aaudited\x18\a \x01(\bR\aaudited\x12\x16\n" +
-	"\x06leader\x18\b \x01(\bR\x06leader:]\n" +
+	"\x06leader\x18\b \x01(\bR\x06leader\x12\x1d\n" +
+	"\n" +
+	"of_request\x18\t \x01(\bR\tofRequest:]\n" +
 	"\bresource\x12\x1f.google.protobuf.MessageOptions\x18\xb4\x87\x03 \x01(\v2\x1e.windlass.meta.v1.ResourceTypeR\bresource:>\n" +
 	"\n" +
-	"empty_list\x12\x1d.google.protobuf.FieldOptions\x18\xb6\x87\x03 \x01(\tR\temptyList:R\n" +
+	"empty_list\x12\x1d.google.protobuf.FieldOptions\x18\xb6\x87\x03 \x01(\tR\temptyList:7\n" +
+	"\x06inline\x12\x1d.google.protobuf.FieldOptions\x18\xb7\x87\x03 \x01(\bR\x06inline:R\n" +
 	"\x06access\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x01(\v2\x18.windlass.meta.v1.AccessR\x06accessB\xc4\x01\n" +
 	"\x14com.windlass.meta.v1B\fOptionsProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/meta/v1;metav1\xa2\x02\x03WMX\xaa\x02\x10Windlass.Meta.V1\xca\x02\x10Windlass\\Meta\\V1\xe2\x02\x1cWindlass\\Meta\\V1\\GPBMetadata\xea\x02\x12Windlass::Meta::V1b\x06proto3"
 
@@ -486,13 +512,14 @@ var file_windlass_meta_v1_options_proto_depIdxs = []int32{
 	1, // 0: windlass.meta.v1.ResourceType.columns:type_name -> windlass.meta.v1.Column
 	3, // 1: windlass.meta.v1.resource:extendee -> google.protobuf.MessageOptions
 	4, // 2: windlass.meta.v1.empty_list:extendee -> google.protobuf.FieldOptions
-	5, // 3: windlass.meta.v1.access:extendee -> google.protobuf.MethodOptions
-	0, // 4: windlass.meta.v1.resource:type_name -> windlass.meta.v1.ResourceType
-	2, // 5: windlass.meta.v1.access:type_name -> windlass.meta.v1.Access
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	4, // [4:6] is the sub-list for extension type_name
-	1, // [1:4] is the sub-list for extension extendee
+	4, // 3: windlass.meta.v1.inline:extendee -> google.protobuf.FieldOptions
+	5, // 4: windlass.meta.v1.access:extendee -> google.protobuf.MethodOptions
+	0, // 5: windlass.meta.v1.resource:type_name -> windlass.meta.v1.ResourceType
+	2, // 6: windlass.meta.v1.access:type_name -> windlass.meta.v1.Access
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	5, // [5:7] is the sub-list for extension type_name
+	1, // [1:5] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
 }
 
@@ -508,7 +535,7 @@ func file_windlass_meta_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_meta_v1_options_proto_rawDesc), len(file_windlass_meta_v1_options_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   3,
-			NumExtensions: 3,
+			NumExtensions: 4,
 			NumServices:   0,
 		},
 		GoTypes:           file_windlass_meta_v1_options_proto_goTypes,

@@ -76,10 +76,10 @@ func newCanI(e *session.Env) *cobra.Command {
 
 // accessRequest returns the access review for a word of the command line: a kind, or a resource that exists only in
 // roles, such as hooks.
-func accessRequest(e *session.Env, verb, word string, f canIFlags) *metav1.ReviewAccessRequest {
+func accessRequest(ctx context.Context, e *session.Env, verb, word string, f canIFlags) *metav1.ReviewAccessRequest {
 	word, name, _ := strings.Cut(word, "/")
 	req := &metav1.ReviewAccessRequest{Verb: verb, Name: name}
-	if k, err := client.FindKind(word); err == nil {
+	if k, err := e.FindKind(ctx, word); err == nil {
 		req.Group, req.Resource = k.GetGroup(), k.GetPlural()
 		if !f.everywhere {
 			req.Namespace = e.NamespaceOf(k)
@@ -97,7 +97,7 @@ func accessRequest(e *session.Env, verb, word string, f canIFlags) *metav1.Revie
 }
 
 func canI(ctx context.Context, e *session.Env, c *client.Client, verb, word string, f canIFlags) error {
-	resp, err := metav1.NewAccessServiceClient(c.Conn()).ReviewAccess(ctx, accessRequest(e, verb, word, f))
+	resp, err := metav1.NewAccessServiceClient(c.Conn()).ReviewAccess(ctx, accessRequest(ctx, e, verb, word, f))
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func New(e *session.Env) *cobra.Command {
 }
 
 func describe(ctx context.Context, e *session.Env, args []string, s target.Selection, events bool) error {
-	groups, err := target.Parse(args)
+	groups, err := target.Parse(ctx, e, args)
 	if err != nil {
 		return err
 	}

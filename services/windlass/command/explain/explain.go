@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +47,7 @@ func New(e *session.Env) *cobra.Command {
 			case len(args) == 2:
 				return fmt.Errorf("%s: only pods can be explained by name; use `windlass plan` for other kinds", args[0])
 			case name == args[0]:
-				return explain(e.Out, args[0], recursive)
+				return explain(cmd.Context(), e, args[0], recursive)
 			}
 			f, err := printer.Parse(output, printer.JSON, printer.YAML)
 			if err != nil {
@@ -54,9 +55,9 @@ func New(e *session.Env) *cobra.Command {
 			}
 			return e.WithClient(func(c *client.Client) error { return explainPod(cmd.Context(), e, c, name, &s, f) })
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var out []string
-			for _, k := range client.Kinds() {
+			for _, k := range e.Kinds(cmd.Context()) {
 				out = append(out, k.GetSingular())
 			}
 			return out, cobra.ShellCompDirectiveNoFileComp
@@ -68,13 +69,23 @@ func New(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func explain(w io.Writer, path string, recursive bool) error {
+func explain(ctx context.Context, e *session.Env, path string, recursive bool) error {
 	word, rest, _ := strings.Cut(path, ".")
-	k, err := client.FindKind(word)
+	k, err := e.FindKind(ctx, word)
 	if err != nil {
 		return err
 	}
+	w := e.Out
 	fmt.Fprintf(w, "GROUP:      %s\nKIND:       %s\nVERSION:    %s\n\n", k.GetGroup(), k.GetKind(), k.GetVersion())
+	if k.Custom() {
+		return e.WithClient(func(c *client.Client) error {
+			s, err := schemaOf(ctx, c, k)
+			if err != nil {
+				return err
+			}
+			return explainSchema(w, s, rest, recursive)
+		})
+	}
 	d := k.Message
 	if rest != "" {
 		var f protoreflect.FieldDescriptor

@@ -28,7 +28,7 @@ func NewAPIResources(e *session.Env) *cobra.Command {
 				return err
 			}
 			var rows [][]string
-			for _, k := range client.Kinds() {
+			for _, k := range e.Kinds(cmd.Context()) {
 				if cmd.Flags().Changed("namespaced") && k.GetNamespaced() != namespaced || cmd.Flags().Changed("api-group") &&
 					k.GetGroup() != apiGroup {
 					continue

@@ -2,6 +2,7 @@
 package input
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -41,8 +42,18 @@ type Document struct {
 	Object object.Object
 }
 
+// ReadAny is Read for objects of all kinds, those of CustomResourceDefinitions in the cluster included.
+func (f Files) ReadAny(ctx context.Context, e *session.Env) ([]Document, error) {
+	return f.read(e.In, func(apiVersion, kind string) (client.Kind, error) { return e.KindOf(ctx, apiVersion, kind) })
+}
+
 // Read returns the valid objects of all files, and an error that lists every invalid document.
-func (f Files) Read(in io.Reader) ([]Document, error) {
+func (f Files) Read(in io.Reader) ([]Document, error) { return f.read(in, client.KindOf) }
+
+// find returns the kind that a document names.
+type find func(apiVersion, kind string) (client.Kind, error)
+
+func (f Files) read(in io.Reader, kind find) ([]Document, error) {
 	if len(f.Names) == 0 {
 		return nil, errors.New("must specify a file, a directory or - with -f")
 	}
@@ -55,7 +66,7 @@ func (f Files) Read(in io.Reader) ([]Document, error) {
 			continue
 		}
 		for _, p := range paths {
-			documents, err := readFile(p, in)
+			documents, err := readFile(p, in, kind)
 			failed.Add(err)
 			out = append(out, documents...)
 		}
@@ -98,7 +109,7 @@ func (f Files) expand(name string) ([]string, error) {
 	return out, err
 }
 
-func readFile(path string, in io.Reader) ([]Document, error) {
+func readFile(path string, in io.Reader, kind find) ([]Document, error) {
 	shown := path
 	if path == "-" {
 		shown = "stdin"
@@ -118,7 +129,7 @@ func readFile(path string, in io.Reader) ([]Document, error) {
 	}
 	var out []Document
 	for _, part := range parts {
-		documents, err := decode(part)
+		documents, err := decode(part, kind)
 		failed.Add(err)
 		out = append(out, documents...)
 	}
@@ -126,8 +137,8 @@ func readFile(path string, in io.Reader) ([]Document, error) {
 }
 
 // decode returns the object of a document.
-func decode(d manifest.Document) ([]Document, error) {
-	k, err := client.KindOf(d.APIVersion, d.Kind)
+func decode(d manifest.Document, kind find) ([]Document, error) {
+	k, err := kind(d.APIVersion, d.Kind)
 	if err != nil {
 		return nil, fmt.Errorf("%s:%d: %w", d.File, d.Line, err)
 	}

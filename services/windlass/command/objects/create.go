@@ -58,7 +58,7 @@ func eachDocument(ctx context.Context, e *session.Env, f input.Files, w *change.
 	if err := w.Settle(); err != nil {
 		return err
 	}
-	documents, err := f.Read(e.In)
+	documents, err := f.ReadAny(ctx, e)
 	var failed failure.List
 	failed.Add(err)
 	if len(documents) == 0 {

@@ -167,7 +167,7 @@ func toDelete(ctx context.Context, e *session.Env, c *client.Client, args []stri
 	if len(f.Names) == 0 {
 		return target.Find(ctx, e, c, args, f.Selection)
 	}
-	documents, err := f.Files.Read(e.In)
+	documents, err := f.Files.ReadAny(ctx, e)
 	var failed failure.List
 	failed.Add(err)
 	var out []target.Item

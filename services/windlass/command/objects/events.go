@@ -60,7 +60,7 @@ func events(ctx context.Context, e *session.Env, f eventFlags) error {
 	if err != nil {
 		return err
 	}
-	s, err := eventScope(e, f)
+	s, err := eventScope(ctx, e, f)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func events(ctx context.Context, e *session.Env, f eventFlags) error {
 }
 
 // eventScope returns the selection of events for the flags.
-func eventScope(e *session.Env, f eventFlags) (client.Selection, error) {
+func eventScope(ctx context.Context, e *session.Env, f eventFlags) (client.Selection, error) {
 	s := client.Selection{Namespace: e.Namespace}
 	if f.everyone {
 		s.Namespace = ""
@@ -121,7 +121,7 @@ func eventScope(e *session.Env, f eventFlags) (client.Selection, error) {
 	if !ok || name == "" {
 		return s, errors.New("--for must be in resource/name form")
 	}
-	k, err := client.FindKind(word)
+	k, err := e.FindKind(ctx, word)
 	if err != nil {
 		return s, err
 	}

@@ -75,7 +75,7 @@ func get(ctx context.Context, e *session.Env, args []string, f getFlags) error {
 	if ofInstances(args) {
 		return e.WithClient(func(c *client.Client) error { return getInstances(ctx, e, c, args, form, f) })
 	}
-	groups, err := target.Parse(args)
+	groups, err := target.Parse(ctx, e, args)
 	if err != nil {
 		return err
 	}

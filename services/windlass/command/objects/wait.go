@@ -198,7 +198,7 @@ func waitTargets(ctx context.Context, e *session.Env, c *client.Client, args []s
 		}
 		return list, err
 	}
-	groups, err := target.Parse(args)
+	groups, err := target.Parse(ctx, e, args)
 	if err != nil {
 		return nil, err
 	}

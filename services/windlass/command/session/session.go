@@ -17,6 +17,8 @@ type Env struct {
 	Target    client.Target
 	Namespace string
 	Program   string // path of this executable
+
+	custom *[]client.Kind // of CustomResourceDefinitions; nil until they are read
 }
 
 // WithClient calls f with a client of the selected cluster.

@@ -20,7 +20,7 @@ func liveNames(ctx context.Context, e *session.Env, word string) []string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	k, err := client.FindKind(word)
+	k, err := e.FindKind(ctx, word)
 	if err != nil {
 		return nil
 	}
@@ -51,7 +51,7 @@ func CompleteObjects(e *session.Env) cobra.CompletionFunc {
 			}), cobra.ShellCompDirectiveNoFileComp
 		}
 		var out []string
-		for _, k := range client.Kinds() {
+		for _, k := range e.Kinds(cmd.Context()) {
 			out = append(out, k.GetPlural())
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp

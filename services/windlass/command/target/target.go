@@ -30,16 +30,16 @@ var (
 )
 
 // Parse reads TYPE[,TYPE…] [NAME…] or TYPE/NAME….
-func Parse(args []string) ([]Group, error) {
+func Parse(ctx context.Context, e *session.Env, args []string) ([]Group, error) {
 	if len(args) == 0 {
 		return nil, errNoType
 	}
 	if strings.Contains(args[0], "/") {
-		return parsePairs(args)
+		return parsePairs(ctx, e, args)
 	}
 	var out []Group
 	for _, word := range strings.Split(args[0], ",") {
-		k, err := client.FindKind(word)
+		k, err := e.FindKind(ctx, word)
 		if err != nil {
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func Parse(args []string) ([]Group, error) {
 	return out, nil
 }
 
-func parsePairs(args []string) ([]Group, error) {
+func parsePairs(ctx context.Context, e *session.Env, args []string) ([]Group, error) {
 	var out []Group
 	for _, arg := range args {
 		word, name, ok := strings.Cut(arg, "/")
@@ -63,7 +63,7 @@ func parsePairs(args []string) ([]Group, error) {
 		if name == "" || strings.Contains(name, "/") {
 			return nil, fmt.Errorf("arguments in resource/name form must have a single resource and name, not %q", arg)
 		}
-		k, err := client.FindKind(word)
+		k, err := e.FindKind(ctx, word)
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +123,7 @@ func (t Item) String() string { return table.QualifiedName(t.Kind.ResourceType, 
 // Find reads the objects that arguments and selection name. It returns those that could be read, and an error for
 // the others.
 func Find(ctx context.Context, e *session.Env, c *client.Client, args []string, s Selection) ([]Item, error) {
-	groups, err := Parse(args)
+	groups, err := Parse(ctx, e, args)
 	if err != nil {
 		return nil, err
 	}

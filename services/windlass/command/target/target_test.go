@@ -3,6 +3,9 @@ package target
 import (
 	"strings"
 	"testing"
+
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
 func TestArgumentsNameGroupsOfObjects(t *testing.T) {
@@ -24,7 +27,7 @@ func TestArgumentsNameGroupsOfObjects(t *testing.T) {
 		{"a name among pairs", "machine/a b", "there is no need"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			groups, err := Parse(strings.Fields(tc.args))
+			groups, err := Parse(t.Context(), &session.Env{Target: client.Target{Cluster: "none"}}, strings.Fields(tc.args))
 			var parts []string
 			for _, g := range groups {
 				parts = append(parts, g.Kind.GetPlural()+": "+strings.Join(g.Names, " "))
