@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -28,13 +29,14 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err != nil {
 		return st, wanted{}, err
 	}
-	if !is.system.Equal(was.system) { // it is staged, so this costs nothing
+	o.systems, o.deployment = st.Systems, st.Deployment
+	if !is.system.Equal(machineconfig.SystemOf(before)) { // it is staged, so this costs nothing
 		if o.deployment, err = h.cfg.System.Stage(ctx, is.system); err != nil {
-			return st, wanted{}, err
+			return st, wanted{}, fmt.Errorf("%w: %w", errSystem, err)
 		}
-		o.reboot, o.switches = true, true
+		o.systems, o.reboot, o.switches = true, true, true
 	} else {
-		o.deployment = st.Deployment
+		is.system = was.system
 	}
 	next, j, ops, err := h.prepare(st, o, is)
 	if err != nil {
@@ -102,7 +104,8 @@ func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, erro
 		return st, journal{}, nil, err
 	}
 	next := state{
-		Name: o.name(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(), Deployment: o.deployment,
+		Name: o.name(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
+		Systems: o.systems, Deployment: o.deployment,
 		Failed:   st.Failed, // those that start with this one are taken off later
 		Oneshots: h.cfg.BootID,
 	}
@@ -330,6 +333,7 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 		if is, err = read(cfg, cfg); err != nil {
 			return nil, is, fmt.Errorf("present configuration %s: %w", st.Name, err)
 		}
+		is.system = st.system(cfg)
 	}
 	j, err := h.pending(st)
 	if err != nil || j == nil {

@@ -18,6 +18,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/hostos"
 	"golang.org/x/sync/errgroup"
@@ -75,7 +76,8 @@ type order struct {
 	from     *string                   // the configuration that it was decided for; nil if that is not said
 
 	deployment string // the operating system that belongs to it, once that is staged
-	switches   bool   // that is another one than the present configuration's
+	systems    bool   // operating systems are in force with it
+	switches   bool   // it has another one than the present configuration
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -206,6 +208,8 @@ func (h *Host) open() error {
 		return err
 	}
 	is, err := read(cfg, cfg)
+	h.adopt(machineconfig.SystemOf(cfg))
+	is.system = h.st.system(cfg)
 	h.know(is)
 	return errors.Join(err, h.recount())
 }
@@ -445,12 +449,18 @@ func (h *Host) correct(ctx context.Context) bool {
 		h.say(working, h.st.Name, "what a change left, or services that have not seen it, are put right")
 	}
 	off := h.offSystem()
+	heard := make(<-chan struct{})
+	if off && h.staged != "" { // it may be replaced by the present one
+		h.staged = ""
+		heard = h.say(working, h.st.Name, "the operating system is put right")
+	}
 	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
 		_, is, err := h.heal(ctx, st)
 		if err == nil {
 			err = h.pay(ctx, is.units)
 		}
 		if err == nil && off {
+			awaitReceipt(ctx, heard)
 			st.Deployment, err = h.selectSystem(ctx, is.system)
 		}
 		return st, is, err
@@ -491,6 +501,9 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		h.wrong, h.correctAt = a.err.Error(), time.After(h.correcting.Next())
 		return false
 	case a.err != nil:
+		if errors.Is(a.err, errSystem) {
+			h.staged = ""
+		}
 		if !a.abandoned {
 			h.fail(ctx, a.order, a.err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -34,6 +35,9 @@ type state struct {
 	Change string `json:"change,omitempty"`
 	// EndingBoot is the boot in which the configuration was taken up, if the machine has to be restarted for it.
 	EndingBoot string `json:"endingBoot,omitempty"`
+	// Systems says that operating systems are in force: agents of earlier releases accepted configurations with one that
+	// they ignored, and what they wrote stays without effect until it changes.
+	Systems bool `json:"systems,omitempty"`
 	// Deployment is the operating system that belongs to the configuration, as its driver names it; empty: the first one.
 	Deployment string `json:"deployment,omitempty"`
 	// Oneshots is the boot in which the units that run once have run.
@@ -55,6 +59,14 @@ func (s state) config() (*configv1.MachineConfig, error) {
 		return nil, fmt.Errorf("%s: %w", currentFile, err)
 	}
 	return cfg, nil
+}
+
+// system returns what is in force of the operating system of a configuration of the machine; cfg may be nil.
+func (s state) system(cfg *configv1.MachineConfig) machineconfig.System {
+	if !s.Systems {
+		return machineconfig.System{}
+	}
+	return machineconfig.SystemOf(cfg)
 }
 
 func (s state) original(path string) (saved, bool) {

@@ -2,13 +2,42 @@ package hostconfig
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/object"
 )
+
+// errSystem means that an operating system could not be staged or selected.
+var errSystem = errors.New("operating system")
+
+// awaitReceipt waits until the cluster has received a report, for a moment: it may be away, and does not act then.
+func awaitReceipt(ctx context.Context, heard <-chan struct{}) {
+	timer := time.NewTimer(tellReboot)
+	defer timer.Stop()
+	select {
+	case <-heard:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// adopt takes a system over that is in force and of which the state does not say so: an agent of an earlier release
+// wrote that, and forgot it.
+func (h *Host) adopt(s machineconfig.System) {
+	if h.cfg.System == nil || h.st.Systems || s.Equal(machineconfig.System{}) {
+		return
+	}
+	is, found := h.cfg.System.Find(s)
+	next, err := h.cfg.System.Selected()
+	if found && err == nil && is == next {
+		h.st.Systems, h.st.Deployment, h.unsaved = true, is, true
+	}
+}
 
 // systemRoot returns the directory with the files of the operating system that runs; empty if those are the host's.
 func (c Config) systemRoot() string {
@@ -37,13 +66,9 @@ func (h *Host) stage(ctx context.Context, o order) {
 	h.staged = ""
 	heard := h.say(working, o.name(), "gets "+s.String())
 	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) {
-		select {
-		case <-heard:
-		case <-ctx.Done():
-			return st, wanted{}, ctx.Err()
-		}
+		awaitReceipt(ctx, heard)
 		if _, err := h.cfg.System.Stage(ctx, s); err != nil {
-			return st, wanted{}, fmt.Errorf("operating system: %w", err)
+			return st, wanted{}, fmt.Errorf("%w: %w", errSystem, err)
 		}
 		return st, wanted{}, nil
 	})
@@ -57,7 +82,7 @@ func (h *Host) selectSystem(ctx context.Context, s machineconfig.System) (string
 		err = h.cfg.System.Select(deployment)
 	}
 	if err != nil {
-		err = fmt.Errorf("operating system: %w", err)
+		err = fmt.Errorf("%w: %w", errSystem, err)
 	}
 	return deployment, err
 }

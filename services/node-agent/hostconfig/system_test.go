@@ -11,6 +11,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/services/node-agent/hostos"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // osRef is the image of an operating system whose digest is 64 times c.
@@ -141,10 +142,18 @@ func TestABootOfTheFormerSystemIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.boot("boot-2")
-	if r := m.cluster.last(); r != nil && r.GetState() == done {
-		t.Errorf("it is said to be done: %v", r)
+	if err := <-m.ended; !errors.Is(err, errReboot) {
+		t.Fatalf("Run = %v", err)
 	}
-	m.restart("boot-3")
+	m.ended <- nil
+	m.cluster.mu.Lock()
+	for _, r := range m.cluster.reports {
+		if r.GetState() == done {
+			t.Errorf("it is said to be done: %v", r)
+		}
+	}
+	m.cluster.mu.Unlock()
+	m.boot("boot-3")
 	m.awaitState(done, "b")
 	m.awaitRunning(osRef("b"))
 
@@ -195,7 +204,7 @@ func TestAForgottenDeploymentRestartsNothing(t *testing.T) {
 	if _, err := load(m.dir, currentFile, &st); err != nil || st.Deployment == "" {
 		t.Fatalf("state %+v, %v", st, err)
 	}
-	st.Deployment = ""
+	st.Systems, st.Deployment = false, ""
 	if err := save(m.dir, currentFile, st); err != nil {
 		t.Fatal(err)
 	}
@@ -225,4 +234,42 @@ func TestADamagedOperatingSystemIsMadeAgain(t *testing.T) {
 	m.boot("boot-3")
 	m.awaitState(done, "b")
 	m.awaitRunning(osRef("b"))
+}
+
+// What an agent of an earlier release ignored stays without effect until it changes.
+func TestASystemThatWasIgnoredComesIntoForceWhenItChanges(t *testing.T) {
+	m := newMachine(t)
+	withSystems(m)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", nil, nil), true, false)
+	m.awaitState(done, "a")
+	_ = m.stop()
+	ignored := config(t, "a", nil, nil)
+	ignored.Spec.OsImageUrl = osRef("a")
+	var st state
+	if _, err := load(m.dir, currentFile, &st); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := protojson.Marshal(ignored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Config = raw
+	if err := save(m.dir, currentFile, st); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(ignored, true, false)
+	m.boot("boot-2")
+	m.awaitState(done, "a")
+	b := config(t, "b", []any{fileAt("/etc/b", "b", 0o644)}, nil)
+	b.Spec.OsImageUrl = osRef("a")
+	m.cluster.send(b, true, false)
+	m.awaitState(done, "b") // without a restart
+	if made, _ := filepath.Glob(filepath.Join(m.dir, "os/*")); len(made) > 0 {
+		t.Errorf("operating systems were made: %v", made)
+	}
+	m.cluster.send(systemConfig(t, "c", osRef("c")), true, true)
+	m.restart("boot-3")
+	m.awaitState(done, "c")
+	m.awaitRunning(osRef("c"))
 }

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -265,11 +267,14 @@ func TestLinksOfExtensionsStayInTheSystem(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(outside, "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Rename(filepath.Join(outside, "secret"), filepath.Join(outside, "x/secret")); err != nil {
+		t.Fatal(err)
+	}
 	s.Extensions, s.ExtensionsImage = []string{"x"}, m.image("away", map[string]string{"extensions": "-> " + up})
 	if _, err := d.Stage(t.Context(), s); err == nil {
 		t.Error("a directory of extensions that is a link is followed")
 	}
-	if _, err := os.Stat(filepath.Join(outside, "x")); err != nil {
+	if _, err := os.Stat(filepath.Join(outside, "x/secret")); err != nil {
 		t.Error(err)
 	}
 }
@@ -299,6 +304,26 @@ func TestAnImageThatDoesNotComeReplacesNothing(t *testing.T) {
 	}
 	if _, found := d.Find(two); !found {
 		t.Error("the system that runs is gone")
+	}
+}
+
+// On a disk that has no room for three systems the one before goes first.
+func TestTheSystemBeforeGoesFirstOnASmallDisk(t *testing.T) {
+	m := newMachine(t)
+	d := m.boot("boot-1")
+	for i, version := range []string{"1", "2", "3"} {
+		s := machineconfig.System{Image: m.image("os", map[string]string{"etc/version": version})}
+		m.before = func(string) error {
+			if used, _ := filepath.Glob(filepath.Join(m.dir, "[ab]", "root")); len(used) > 1 {
+				return fmt.Errorf("the image is not written: %w", syscall.ENOSPC)
+			}
+			return nil
+		}
+		if err := d.Select(m.stage(d, s)); err != nil {
+			t.Fatal(err)
+		}
+		d = m.boot(fmt.Sprint("boot-", i+2))
+		m.runs(d, s, version)
 	}
 }
 

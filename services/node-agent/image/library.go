@@ -197,7 +197,8 @@ func fits(dir string, bytes int64) error {
 	}
 	free, size := int64(st.Bavail)*st.Frsize, int64(st.Blocks)*st.Frsize
 	if needs := 2*bytes + min(most, size/part); free < needs {
-		return fmt.Errorf("%w: %d MB of the disk are free, and about %d MB must be", errTransfer, free/1e6, needs/1e6)
+		return fmt.Errorf("%w: %w: %d MB of the disk are free, and about %d MB must be", errTransfer, unix.ENOSPC, free/1e6,
+			needs/1e6)
 	}
 	return nil
 }
@@ -252,7 +253,7 @@ func (l *Library) pull(ctx context.Context, settings Settings, ref name.Referenc
 	if err != nil {
 		return fmt.Errorf("%w: %q: %s", ErrInvalidName, r.Ref, clean(err))
 	}
-	kind, why := ErrNotFound, []string{}
+	kind, full, why := ErrNotFound, false, []string{}
 	for _, s := range sources {
 		if r.Near && !s.Near {
 			continue
@@ -274,24 +275,31 @@ func (l *Library) pull(ctx context.Context, settings Settings, ref name.Referenc
 		case !errors.Is(err, ErrNotFound):
 			kind = errTransfer
 		}
+		full = full || errors.Is(err, unix.ENOSPC)
 		if text := clean(err); !slices.Contains(why, text) {
 			why = append(why, text)
 		}
 	}
-	return pulling{kind, fmt.Sprintf("failed to pull image %q: %s", r.Ref, strings.Join(why, "; "))}
+	return pulling{kind, full, fmt.Sprintf("failed to pull image %q: %s", r.Ref, strings.Join(why, "; "))}
 }
 
 // pulling is why an image was not pulled.
 type pulling struct {
 	kind error
+	full bool // the disk has no room
 	text string
 }
 
 // Error implements error.
 func (p pulling) Error() string { return p.text }
 
-// Unwrap returns which of the package's errors it is.
-func (p pulling) Unwrap() error { return p.kind }
+// Unwrap returns which of the package's errors it is, and ENOSPC if the disk has no room.
+func (p pulling) Unwrap() []error {
+	if p.full {
+		return []error{p.kind, unix.ENOSPC}
+	}
+	return []error{p.kind}
+}
 
 // unpacked returns an image of a host, or of the disk, when it was judged and is unpacked.
 func (l *Library) unpacked(ctx context.Context, img *Image, r Request, j judge, p *Progress, host string) (*Cached,

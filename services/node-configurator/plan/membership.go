@@ -124,9 +124,9 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 		case name == pool:
 			m.Nodes = append(m.Nodes, n)
 		case m.Wait != "":
-		case pool == MasterPool && name == arbiterPool && unavailable(n):
+		case pool == MasterPool && name == arbiterPool && unavailable(n) && !bare(n):
 			m.Wait = fmt.Sprintf("the arbiter %s is unavailable", n.GetMetadata().GetName())
-		case pool == arbiterPool && name == MasterPool && unavailable(n):
+		case pool == arbiterPool && name == MasterPool && unavailable(n) && !bare(n):
 			m.Wait = fmt.Sprintf("the master %s is unavailable", n.GetMetadata().GetName())
 		case pool == arbiterPool && name == MasterPool && targets[name] != "" && mark(n, DesiredConfig) != targets[name]:
 			m.Wait = fmt.Sprintf("the master %s is to change first", n.GetMetadata().GetName())

@@ -113,3 +113,22 @@ func TestWhatIsWrongWithOtherPools(t *testing.T) {
 		}
 	}
 }
+
+func TestFirstConfigurationsOfMastersAndArbitersDoNotWaitForEachOther(t *testing.T) {
+	member := func(name, role string, marks ...string) *nodev1.Node {
+		n := node(name, marks...)
+		n.Metadata.Labels = map[string]string{"node-role.kubernetes.io/" + role: ""}
+		return n
+	}
+	pools := []*configv1.MachineConfigPool{poolOf(MasterPool, MasterPool), poolOf(arbiterPool, arbiterPool)}
+	nodes := []*nodev1.Node{member("m", MasterPool), member("a", arbiterPool)}
+	for _, pool := range []string{MasterPool, arbiterPool} {
+		if m := MembersOf(pool, pools, nodes); m.Wait != "" || len(m.Nodes) != 1 {
+			t.Errorf("pool %s: %d nodes, it waits: %q", pool, len(m.Nodes), m.Wait)
+		}
+	}
+	nodes[0] = member("m", MasterPool, "", "b", working)
+	if m := MembersOf(arbiterPool, pools, nodes); m.Wait != "the master m is unavailable" {
+		t.Errorf("the master has its first configuration: %q", m.Wait)
+	}
+}

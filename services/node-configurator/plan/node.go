@@ -126,8 +126,8 @@ func Node(v NodeView) Plan {
 			return Plan{}
 		}
 		return Plan{Do: []Action{{Verb: DeleteDrain, Object: object.Reference(v.Drain), Drain: v.Drain}}}
-	case v.Drain != nil && v.Node != nil && !ending(v.Drain) && mark(v.Node, State) != rebooting && unstaged(v) != "":
-		// Its target was replaced, or its agent restarted: until it can boot the system it serves.
+	case v.Drain != nil && v.Node != nil && !ending(v.Drain) && idle(v) && unstaged(v) != "":
+		// Its target was replaced by one whose system is not there: until it is, the node serves.
 		return Plan{
 			Do:       []Action{{Verb: DeleteDrain, Object: object.Reference(v.Drain), Drain: v.Drain}},
 			WaitsFor: unstaged(v),
@@ -184,6 +184,12 @@ func over(v NodeView) bool {
 	return v.Node == nil || (mark(v.Node, DesiredConfig) == "" || done(v.Node)) && up(v.Node)
 }
 
+// idle reports whether the agent of a node that has a drain neither applies a configuration nor restarts the machine
+// for one: it was not ordered to yet, or says that it has failed on the present target.
+func idle(v NodeView) bool {
+	return (!Emptied(v.Drain) || failed(v.Node)) && mark(v.Node, State) != rebooting && mark(v.Node, EndingBoot) == ""
+}
+
 // order returns what the agent of a node is to be ordered, as far as that depends on the node and its drain.
 func order(v NodeView) Order {
 	if v.Desired == nil {
@@ -238,7 +244,7 @@ type Marks map[string]string
 
 // Target returns the marks that give a node a new target. The result of the former one does not count any more.
 func Target(config string) Marks {
-	return Marks{DesiredConfig: config, State: working, Reason: "", StagedConfig: ""}
+	return Marks{DesiredConfig: config, State: working, Reason: ""}
 }
 
 // Reported returns the marks that a report of a node's agent changes; none if it says nothing new. A failure to reach a

@@ -43,14 +43,20 @@ func (v View) boots() bool { return !machineconfig.SystemOf(v.Target).Equal(mach
 
 // changing reports whether a node is disturbed on its way to its target.
 func (v View) changing(n *nodev1.Node) bool {
-	return changing(n) || v.boots() && mark(n, CurrentConfig) == "" && rolling(n)
+	target := v.Pool.GetSpec().GetConfiguration().GetName()
+	return changing(n) || v.boots() && mark(n, CurrentConfig) == "" && rolling(n) &&
+		(mark(n, DesiredConfig) == target || v.Drains[n.GetMetadata().GetName()] != nil)
+}
+
+// bare reports whether a node serves without any configuration, and is to have none yet.
+func bare(n *nodev1.Node) bool {
+	return mark(n, CurrentConfig) == "" && mark(n, DesiredConfig) == "" && ready(n)
 }
 
 // unavailable reports whether a node counts against maxUnavailable. One that serves without any configuration does not
 // if its first one disturbs it.
 func (v View) unavailable(n *nodev1.Node) bool {
-	without := mark(n, CurrentConfig) == "" && mark(n, DesiredConfig) == ""
-	return unavailable(n) && !(v.boots() && without && ready(n))
+	return unavailable(n) && !(v.boots() && bare(n))
 }
 
 // keepUnused is how many unused rendered configurations of a pool are kept, so that recent ones can be inspected.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -642,6 +643,7 @@ func TestAFirstConfigurationThatRestartsTakesItsTurn(t *testing.T) {
 		{"with one, and paused", system, true, nil, 0},
 		{"with one, and a node is under way", system, false, []string{"", "b", working}, 0},
 		{"with one, and a node has it", system, false, []string{"b", "b", stateDone}, 1},
+		{"with one, and a node has an older target", system, false, []string{"", "a", working}, 1},
 	} {
 		if got := next(tc.target, tc.paused, tc.first...); len(got) != tc.want {
 			t.Errorf("%s: %v begin, want %d", tc.name, got, tc.want)
@@ -656,7 +658,7 @@ func TestANodeIsNotHeldForASystemThatIsNotThere(t *testing.T) {
 		Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"},
 		Status: &nodev1.DrainStatus{Phase: proto.String("Succeeded")},
 	}
-	n := cordoned(node("n", "a", "c", working))
+	n := cordoned(node("n", "a", "c", degraded))
 	v := NodeView{Node: n, Drain: drain, Current: mc("a", "", nil), Desired: target, Policy: defaults()}
 	if s := stepOf(v); !s.DeleteDrain || s.Order.Apply {
 		t.Errorf("step %+v", s)
@@ -665,14 +667,17 @@ func TestANodeIsNotHeldForASystemThatIsNotThere(t *testing.T) {
 	if s := stepOf(v); s.DeleteDrain || !s.Order.Apply {
 		t.Errorf("with the system: step %+v", s)
 	}
-	n.Metadata.Annotations[StagedConfig], n.Metadata.Annotations[State] = "", rebooting
-	if s := stepOf(v); s.DeleteDrain {
-		t.Errorf("it restarts: step %+v", s)
-	}
-	if m := Target("c"); m[StagedConfig] != "" {
-		t.Errorf("marks %v", m)
-	} else if _, ok := m[StagedConfig]; !ok {
-		t.Errorf("a new target keeps what is said of a former one: %v", m)
+	for name, marks := range map[string]map[string]string{
+		"its agent may apply the former target":       {State: working},
+		"it restarts":                                 {State: rebooting, EndingBoot: "boot-1"},
+		"it restarts for a target that was replaced":  {State: working, EndingBoot: "boot-1"},
+		"it failed, and restarts for a former target": {State: degraded, EndingBoot: "boot-1"},
+	} {
+		n.Metadata.Annotations[StagedConfig], n.Metadata.Annotations[EndingBoot] = "", ""
+		maps.Copy(n.Metadata.Annotations, marks)
+		if s := stepOf(v); s.DeleteDrain || s.Order.Apply {
+			t.Errorf("%s: step %+v", name, s)
+		}
 	}
 }
 

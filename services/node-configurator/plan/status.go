@@ -41,7 +41,7 @@ func count(v View, r *Rollout, target string) counts {
 				c.ready++
 			}
 		}
-		if unavailable(n) {
+		if v.unavailable(n) {
 			c.unavailable++
 		}
 		if r.reports(n) {

@@ -11,6 +11,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -92,8 +93,12 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	}
 	changes := plan.Diff(before, out.Config, policy)
 	action, why := plan.Needed(changes)
-	if before == nil {
+	switch {
+	case before != nil:
+	case machineconfig.SystemOf(out.Config).Equal(machineconfig.System{}):
 		action, why = plan.None, "the pool has no configuration yet: a first one is applied at once"
+	default:
+		action, why = plan.Reboot, "the operating system of a first configuration"
 	}
 	resp := &configv1.RenderMachineConfigResponse{
 		MachineConfig: out.Config, Sources: out.Sources, Action: action.String(), ActionReason: why,
