@@ -449,7 +449,7 @@ func (h *Host) correct(ctx context.Context) bool {
 		h.say(working, h.st.Name, "what a change left, or services that have not seen it, are put right")
 	}
 	off := h.offSystem()
-	heard := make(<-chan struct{})
+	var heard <-chan struct{}
 	if off && h.staged != "" { // it may be replaced by the present one
 		h.staged = ""
 		heard = h.say(working, h.st.Name, "the operating system is put right")
@@ -459,8 +459,10 @@ func (h *Host) correct(ctx context.Context) bool {
 		if err == nil {
 			err = h.pay(ctx, is.units)
 		}
-		if err == nil && off {
+		if err == nil && heard != nil {
 			awaitReceipt(ctx, heard)
+		}
+		if err == nil && off {
 			st.Deployment, err = h.selectSystem(ctx, is.system)
 		}
 		return st, is, err
