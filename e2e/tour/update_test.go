@@ -11,10 +11,22 @@ import (
 
 func TestEachUpdateIsToANewerVersion(t *testing.T) {
 	for now, want := range map[string]versions{
-		"1.0.0": {now: "1.0.0", next: "1.1.0", later: "1.1.1-tour", risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0"},
-		"1.1.0": {now: "1.1.0", next: "1.1.1", later: "1.1.2-tour", risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0"},
-		"1.1.9": {now: "1.1.9", next: "1.1.10", later: "1.1.11-tour", risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0"},
-		"2.4.1": {now: "2.4.1", next: "2.4.2", later: "2.4.3-tour", risky: "2.5.0", unsure: "2.6.0", judged: "2.7.0"},
+		"1.0.0": {
+			now: "1.0.0", next: "1.1.0", later: "1.1.1-tour", broken: "1.1.1-tour.1", self: "1.1.1-tour.2",
+			risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0",
+		},
+		"1.1.0": {
+			now: "1.1.0", next: "1.1.1", later: "1.1.2-tour", broken: "1.1.2-tour.1", self: "1.1.2-tour.2",
+			risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0",
+		},
+		"1.1.9": {
+			now: "1.1.9", next: "1.1.10", later: "1.1.11-tour", broken: "1.1.11-tour.1", self: "1.1.11-tour.2",
+			risky: "1.2.0", unsure: "1.3.0", judged: "1.4.0",
+		},
+		"2.4.1": {
+			now: "2.4.1", next: "2.4.2", later: "2.4.3-tour", broken: "2.4.3-tour.1", self: "2.4.3-tour.2",
+			risky: "2.5.0", unsure: "2.6.0", judged: "2.7.0",
+		},
 	} {
 		got, err := versionsAfter(now)
 		if err != nil {
