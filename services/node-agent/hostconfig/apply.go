@@ -29,14 +29,13 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err != nil {
 		return st, wanted{}, err
 	}
-	o.systems, o.deployment = st.Systems, st.Deployment
-	if !is.system.Equal(machineconfig.SystemOf(before)) { // it is staged, so this costs nothing
-		if o.deployment, err = h.cfg.System.Stage(ctx, is.system); err != nil {
+	o.deployment = st.Deployment
+	// it is staged, so it costs nothing
+	if s := machineconfig.SystemOf(o.config); !s.Equal(machineconfig.SystemOf(before)) {
+		if o.deployment, err = h.cfg.System.Stage(ctx, s); err != nil {
 			return st, wanted{}, fmt.Errorf("%w: %w", errSystem, err)
 		}
-		o.systems, o.reboot, o.switches = true, true, true
-	} else {
-		is.system = was.system
+		o.reboot, o.switches = true, true
 	}
 	next, j, ops, err := h.prepare(st, o, is)
 	if err != nil {
@@ -105,7 +104,7 @@ func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, erro
 	}
 	next := state{
 		Name: o.name(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
-		Systems: o.systems, Deployment: o.deployment,
+		Systems: st.Systems || o.switches, Deployment: o.deployment,
 		Failed:   st.Failed, // those that start with this one are taken off later
 		Oneshots: h.cfg.BootID,
 	}
@@ -333,7 +332,6 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 		if is, err = read(cfg, cfg); err != nil {
 			return nil, is, fmt.Errorf("present configuration %s: %w", st.Name, err)
 		}
-		is.system = st.system(cfg)
 	}
 	j, err := h.pending(st)
 	if err != nil || j == nil {

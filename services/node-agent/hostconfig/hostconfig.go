@@ -38,8 +38,8 @@ const (
 	defaultDrift = 30 * time.Second
 	// firstRetry and longRetry are the pauses after a configuration that could not be taken up.
 	firstRetry, longRetry = 10 * time.Second, 5 * time.Minute
-	// tellReboot is how long the machine waits for the cluster to receive that it restarts.
-	tellReboot = 5 * time.Second
+	// receiptPatience is how long the machine waits for the cluster to receive what it is about to do.
+	receiptPatience = 5 * time.Second
 	// maxReason is what a report may carry.
 	maxReason = 2000
 )
@@ -76,7 +76,6 @@ type order struct {
 	from     *string                   // the configuration that it was decided for; nil if that is not said
 
 	deployment string // the operating system that belongs to it, once that is staged
-	systems    bool   // operating systems are in force with it
 	switches   bool   // it has another one than the present configuration
 }
 
@@ -93,22 +92,23 @@ type Host struct {
 
 	// What follows belongs to the goroutine of Run.
 	st         state
-	wanted     wanted           // of st, without contents
-	seen       map[string]stamp // of wanted's files
-	trouble    string           // why st is not in force
-	unsaved    bool             // st is not stored
-	late       late             // what does not run yet
-	order      *order           // the last one
-	staged     string           // the configuration whose operating system is ready to boot
-	failed     string           // the configuration that could not be taken up
-	retry      *backoff.Backoff // the pauses before it is tried again
-	again      <-chan time.Time // when to try it again; nil if it need not wait
-	busy       *attempt         // nil while nothing is taken up
-	wrong      string           // why it could not be corrected
-	correcting *backoff.Backoff // the pauses before it is corrected again
-	correctAt  <-chan time.Time // when to; nil if it need not wait
-	pacing     *backoff.Backoff // the pauses between repairs
-	resting    time.Time        // no repair before
+	wanted     wanted               // of st, without contents
+	seen       map[string]stamp     // of wanted's files
+	system     machineconfig.System // of st, as far as it is in force
+	trouble    string               // why st is not in force
+	unsaved    bool                 // st is not stored
+	late       late                 // what does not run yet
+	order      *order               // the last one
+	staged     string               // the configuration whose operating system is ready to boot
+	failed     string               // the configuration that could not be taken up
+	retry      *backoff.Backoff     // the pauses before it is tried again
+	again      <-chan time.Time     // when to try it again; nil if it need not wait
+	busy       *attempt             // nil while nothing is taken up
+	wrong      string               // why it could not be corrected
+	correcting *backoff.Backoff     // the pauses before it is corrected again
+	correctAt  <-chan time.Time     // when to; nil if it need not wait
+	pacing     *backoff.Backoff     // the pauses between repairs
+	resting    time.Time            // no repair before
 }
 
 // attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
@@ -209,13 +209,15 @@ func (h *Host) open() error {
 	}
 	is, err := read(cfg, cfg)
 	h.adopt(machineconfig.SystemOf(cfg))
-	is.system = h.st.system(cfg)
 	h.know(is)
 	return errors.Join(err, h.recount())
 }
 
-// know remembers the wanted configuration, without the contents.
+// know remembers what the present configuration wants, without the contents.
 func (h *Host) know(is wanted) {
+	if cfg, err := h.st.config(); err == nil { // it was read before
+		h.system = h.st.system(cfg)
+	}
 	for i := range is.entries {
 		is.entries[i].content = nil
 	}
@@ -285,13 +287,8 @@ func (h *Host) reboot(ctx context.Context) error {
 	heard := h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Previous, DesiredConfig: h.st.Name, State: rebooting, Reason: "the machine restarts",
 	})
-	timer := time.NewTimer(tellReboot)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if awaitReceipt(ctx, heard); ctx.Err() != nil {
 		return nil
-	case <-heard:
-	case <-timer.C:
 	}
 	h.cfg.Log.InfoContext(ctx, "machine restarts for its configuration", "config", h.st.Name)
 	return h.cfg.Reboot
@@ -448,7 +445,7 @@ func (h *Host) correct(ctx context.Context) bool {
 	if h.settled() && h.wrong == "" {
 		h.say(working, h.st.Name, "what a change left, or services that have not seen it, are put right")
 	}
-	off := h.offSystem()
+	off, system := h.offSystem(), h.system
 	var heard <-chan struct{}
 	if off && h.staged != "" { // it may be replaced by the present one
 		h.staged = ""
@@ -463,7 +460,7 @@ func (h *Host) correct(ctx context.Context) bool {
 			awaitReceipt(ctx, heard)
 		}
 		if err == nil && off {
-			st.Deployment, err = h.selectSystem(ctx, is.system)
+			st.Deployment, err = h.selectSystem(ctx, system)
 		}
 		return st, is, err
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 )
@@ -45,13 +44,8 @@ func (h *Host) repair(ctx context.Context, r repairs) {
 	h.cfg.Log.WarnContext(ctx, "what others changed is put back", "config", h.st.Name, "reason", why)
 	heard := h.say(degraded, h.st.Name, why+"; it is put back")
 	h.begin(ctx, *h.order, func(ctx context.Context, st state) (state, wanted, error) {
-		timer := time.NewTimer(tellReboot)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
+		if awaitReceipt(ctx, heard); ctx.Err() != nil {
 			return st, wanted{}, ctx.Err()
-		case <-heard:
-		case <-timer.C:
 		}
 		cfg, err := st.config()
 		if err != nil {

@@ -17,7 +17,7 @@ var errSystem = errors.New("operating system")
 
 // awaitReceipt waits until the cluster has received a report, for a moment: it may be away, and does not act then.
 func awaitReceipt(ctx context.Context, heard <-chan struct{}) {
-	timer := time.NewTimer(tellReboot)
+	timer := time.NewTimer(receiptPatience)
 	defer timer.Stop()
 	select {
 	case <-heard:
@@ -94,7 +94,7 @@ func (h *Host) bootsNext(ctx context.Context) bool {
 		return true
 	}
 	for again := backoff.New(firstRetry, longRetry); ; {
-		deployment, err := h.selectSystem(ctx, h.wanted.system)
+		deployment, err := h.selectSystem(ctx, h.system)
 		if err == nil && deployment != h.st.Deployment {
 			h.st.Deployment = deployment
 			err = save(h.cfg.Dir, currentFile, h.st)
@@ -126,7 +126,7 @@ func (h *Host) offSystem() bool {
 	if h.cfg.System == nil || h.st.Name == "" {
 		return false
 	}
-	is, found := h.cfg.System.Find(h.wanted.system)
+	is, found := h.cfg.System.Find(h.system)
 	next, err := h.cfg.System.Selected()
 	return !found || err != nil || is != h.st.Deployment || is != next
 }
@@ -140,9 +140,9 @@ func (h *Host) systemTrouble() string {
 	switch {
 	case err != nil:
 		return "operating system: " + err.Error()
-	case deployment != h.st.Deployment || !s.Equal(h.wanted.system):
+	case deployment != h.st.Deployment || !s.Equal(h.system):
 		return fmt.Sprintf("the machine runs %s, and its configuration is for %s: restart it, with windlass adm reboot "+
-			"%s", s, h.wanted.system, h.cfg.Node)
+			"%s", s, h.system, h.cfg.Node)
 	}
 	return ""
 }

@@ -78,7 +78,6 @@ func (u unit) long() bool { return u.typ != typeOneshot }
 type wanted struct {
 	entries []entry // directories first, then files, then links, each by path
 	units   []unit  // enabled services, by name
-	system  machineconfig.System
 }
 
 // read returns what a configuration wants. The error is an unreconcilableError if a running machine cannot have it;
@@ -89,7 +88,7 @@ func read(before, cfg *configv1.MachineConfig) (wanted, error) {
 	if len(bad) > 0 {
 		return wanted{}, &unreconcilableError{bad}
 	}
-	w := wanted{system: machineconfig.SystemOf(cfg)}
+	var w wanted
 	for _, e := range is.Entries {
 		out := entry{path: e.Path, kind: e.Kind, mode: e.Mode, content: e.Content, target: e.Target}
 		if e.Kind == file {

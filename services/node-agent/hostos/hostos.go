@@ -39,7 +39,7 @@ const (
 // slots are the names of deployments.
 var slots = []string{"a", "b"}
 
-// ErrMissing means that an image has no extension of a name, or that a deployment is not whole.
+// ErrMissing means that an image has no extension of a name, or that a deployment is not complete.
 var ErrMissing = errors.New("missing")
 
 // Driver installs operating systems. A deployment is named by a word; the empty one is the system that the machine was

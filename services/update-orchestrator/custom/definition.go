@@ -145,12 +145,12 @@ func UpdateFaults(old, d *Definition) []object.Fault {
 		return nil // Faults has it
 	}
 	var faults []object.Fault
-	for path, values := range map[string][2]string{
-		"spec.scope":      {old.GetSpec().GetScope(), d.GetSpec().GetScope()},
-		"spec.names.kind": {old.GetSpec().GetNames().GetKind(), d.GetSpec().GetNames().GetKind()},
+	for _, f := range []struct{ path, was, is string }{
+		{"spec.scope", old.GetSpec().GetScope(), d.GetSpec().GetScope()},
+		{"spec.names.kind", old.GetSpec().GetNames().GetKind(), d.GetSpec().GetNames().GetKind()},
 	} {
-		if values[0] != values[1] {
-			faults = append(faults, object.Faultf(path, "cannot be changed from %q to %q", values[0], values[1]))
+		if f.was != f.is {
+			faults = append(faults, object.Faultf(f.path, "cannot be changed from %q to %q", f.was, f.is))
 		}
 	}
 	alone := faultsOf(validation.ValidateCustomResourceDefinition(context.Background(), in))
