@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -75,11 +76,19 @@ func offsetOf(dir string) uint32 {
 }
 
 // EnsureNetwork gives the cluster ranges for the addresses of its pods and services that no other cluster of this user
-// has, also of those that are down. A cluster in containers has none: its machines are not on the loopback network. If
-// all are taken it has none either, and its pods have the addresses of their machines.
-func (c *Cluster) EnsureNetwork() {
-	if c.Containers || c.Network > 0 {
-		return
+// has, also of those that are down, and no cluster of the host that runs. A cluster in containers has none: its
+// machines are not on the loopback network. If all are taken it has none either, and its pods have the addresses of
+// their machines. An error means that the ranges of the cluster, which must not run, are by now those of another one.
+func (c *Cluster) EnsureNetwork() error {
+	if c.Containers {
+		return nil
+	}
+	if c.Network > 0 {
+		held, err := c.HoldNetwork()
+		if err != nil {
+			return err
+		}
+		return held.Close()
 	}
 	taken, subnets := map[int]bool{}, []string{c.Subnet}
 	for _, s := range otherSettings() {
@@ -93,11 +102,33 @@ func (c *Cluster) EnsureNetwork() {
 	}
 	start := int(offsetOf(c.dir) % loopback.Networks)
 	for i := range loopback.Networks {
-		if n := (start+i)%loopback.Networks + 1; !taken[n] {
-			c.Network = n
-			return
+		n := (start+i)%loopback.Networks + 1
+		if taken[n] {
+			continue
 		}
+		held, err := loopback.Hold(n)
+		if errors.Is(err, loopback.ErrHeld) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.Network = n
+		return held.Close()
 	}
+	return nil
+}
+
+// HoldNetwork takes the ranges of a cluster that has some, until they are closed or this process ends, so that no other
+// cluster on this host gets them or runs with them.
+func (c *Cluster) HoldNetwork() (io.Closer, error) {
+	held, err := loopback.Hold(c.Network)
+	if errors.Is(err, loopback.ErrHeld) {
+		return nil,
+			fmt.Errorf("addresses of pods and services of cluster %q (%s, %s): %w, of another cluster: stop that one first",
+				c.Name, loopback.PodRange(c.Network), loopback.ServiceRange(c.Network), err)
+	}
+	return held, err
 }
 
 func usable(subnet string) bool {

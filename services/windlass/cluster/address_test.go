@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/windlass-dev/windlass/kit/loopback"
@@ -20,16 +23,44 @@ func TestEachClusterHasARangeForItsPods(t *testing.T) {
 		}
 		has[c.Network] = c.Name
 		before := c.Network
-		if c.EnsureNetwork(); c.Network != before {
-			t.Errorf("cluster %s had range %d and has %d", c.Name, before, c.Network)
+		if err := c.EnsureNetwork(); err != nil || c.Network != before {
+			t.Errorf("cluster %s had range %d and has %d: %v", c.Name, before, c.Network, err)
 		}
+	}
+}
+
+func TestNoClusterGetsTheRangeOfOneThatRuns(t *testing.T) {
+	t.Setenv("WINDLASS_HOME", t.TempDir())
+	first, err := Create(Settings{Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := first.HoldNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A cluster of another user would choose the same range: it starts its search at the same number.
+	if err := os.Remove(first.Dir(settingsFile)); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Create(Settings{Name: "test"})
+	if err != nil || second.Network == first.Network {
+		t.Errorf("the second cluster has range %d, as the first one: %v", first.Network, err)
+	}
+	err = first.EnsureNetwork()
+	if !errors.Is(err, loopback.ErrHeld) || !strings.Contains(err.Error(), fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("a cluster is brought back with a range that another one has by now: %v", err)
+	}
+	held.Close()
+	if err := first.EnsureNetwork(); err != nil {
+		t.Errorf("the other one is stopped: %v", err)
 	}
 }
 
 func TestAClusterInContainersHasNoRange(t *testing.T) {
 	t.Setenv("WINDLASS_HOME", t.TempDir())
 	c := &Cluster{Settings: Settings{Name: "a", Containers: true}, dir: "/a"}
-	if c.EnsureNetwork(); c.Network != 0 {
-		t.Errorf("range %d", c.Network)
+	if err := c.EnsureNetwork(); err != nil || c.Network != 0 {
+		t.Errorf("range %d, %v", c.Network, err)
 	}
 }

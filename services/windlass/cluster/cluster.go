@@ -177,7 +177,9 @@ func Create(s Settings) (*Cluster, error) {
 	if err := c.EnsurePodUsers(); err != nil {
 		return nil, err
 	}
-	c.EnsureNetwork()
+	if err := c.EnsureNetwork(); err != nil {
+		return nil, err
+	}
 	return c, c.Save()
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
@@ -23,6 +25,11 @@ import (
 
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
+	held, err := holdNetwork(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	s := process.NewSupervisor(c.Dir("run"), log)
 	programs, err := newPrograms(c, executable, s, log)
 	if err != nil {
@@ -33,6 +40,26 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 	g.Go(func() error { return programs.run(ctx) })
 	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
+}
+
+// holdNetwork holds the addresses of the cluster's pods and services while its supervisor runs. One that is just ending
+// may still hold them.
+func holdNetwork(ctx context.Context, c *cluster.Cluster) (io.Closer, error) {
+	if c.Network == 0 {
+		return io.NopCloser(nil), nil
+	}
+	const patience = 5 * time.Second
+	for end := time.Now().Add(patience); ; {
+		held, err := c.HoldNetwork()
+		if !errors.Is(err, loopback.ErrHeld) || time.Now().After(end) {
+			return held, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen

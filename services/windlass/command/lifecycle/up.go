@@ -235,7 +235,9 @@ func reopen(e *session.Env, c *cluster.Cluster, f upFlags) error {
 		return err
 	}
 	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings, f.unset)
-	c.EnsureNetwork()
+	if err := c.EnsureNetwork(); err != nil {
+		return err
+	}
 	if err := c.EnsurePodUsers(); err != nil {
 		return err
 	}

@@ -62,9 +62,16 @@ func podWaits(p *schedulingv1.Pod) string {
 		}
 	}
 	for _, c := range p.GetStatus().GetContainerStatuses() {
-		if w := c.GetState().GetWaiting(); w.GetMessage() != "" {
-			return fmt.Sprintf("pod %s: %s: %s", name, w.GetReason(), w.GetMessage())
+		w := c.GetState().GetWaiting()
+		if w.GetMessage() == "" {
+			continue
 		}
+		text := fmt.Sprintf("pod %s: %s: %s", name, w.GetReason(), w.GetMessage())
+		if last := c.GetLastState().GetTerminated(); last != nil {
+			text += fmt.Sprintf("; it ended with exit code %d: windlass logs %s -c %s --previous", last.GetExitCode(), name,
+				c.GetName())
+		}
+		return text
 	}
 	return ""
 }
