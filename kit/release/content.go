@@ -3,14 +3,19 @@ package release
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
+	"os"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/google/renameio/v2"
 )
 
 // ErrTooLarge means that an image has more bytes than were allowed.
@@ -18,64 +23,76 @@ var ErrTooLarge = errors.New("the image is too large")
 
 // Content returns the whole image as bytes, from which OpenContent opens it again: a tar archive of its index, if it
 // was found by one, its manifest, its configuration and its layers, each named by its digest. Equal images give equal
-// bytes. With more than limit bytes it is ErrTooLarge.
+// bytes. If the parts have more than limit bytes it is ErrTooLarge.
 func (i *Image) Content(limit int64) ([]byte, error) {
-	content, err := contentOf(i, limit)
+	var out bytes.Buffer
+	err := i.fromAnyPlace(func(i *Image) error {
+		out.Reset()
+		return writeContent(&out, i, limit)
+	})
+	return out.Bytes(), err
+}
+
+// SaveContent writes what Content returns to a file, which is there as a whole or not at all, from which OpenFile opens
+// the image again. If the parts have more than limit bytes it is ErrTooLarge.
+func (i *Image) SaveContent(path string, limit int64) error {
+	return i.fromAnyPlace(func(i *Image) error {
+		f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Cleanup() }()
+		if err := writeContent(f, i, limit); err != nil {
+			return err
+		}
+		return f.CloseAtomicallyReplace()
+	})
+}
+
+// fromAnyPlace reads the image where it was found, and if that fails, from the next place that has it.
+func (i *Image) fromAnyPlace(read func(*Image) error) error {
+	err := read(i)
 	if err == nil || i.elsewhere == nil || errors.Is(err, ErrTooLarge) {
-		return content, err
+		return err
 	}
 	other, why := i.elsewhere()
 	if why != nil {
-		return nil, errors.Join(err, why)
+		return errors.Join(err, why)
 	}
-	return other.Content(limit)
+	return other.fromAnyPlace(read)
 }
 
-func contentOf(i *Image, limit int64) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	add := func(raw []byte, digest v1.Hash, part string) error {
-		if err := sameDigest(part, raw, digest); err != nil {
-			return err
-		}
-		if int64(out.Len()+len(raw)) > limit {
-			return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
-		}
-		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: digest.String(), Size: int64(len(raw)), Mode: 0o444})
-		if err == nil {
-			_, err = w.Write(raw)
-		}
+func writeContent(to io.Writer, i *Image, limit int64) error {
+	manifest, err := i.image.Manifest()
+	if err != nil {
 		return err
-	}
-	if i.index != nil {
-		digest, err := v1.NewHash(i.Digest)
-		if err == nil {
-			err = add(i.index, digest, "index")
-		}
-		if err != nil {
-			return nil, err
-		}
 	}
 	digest, err := i.image.Digest()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	manifest, err := i.image.Manifest()
-	if err != nil {
-		return nil, err
+	a := contentWriter{Writer: tar.NewWriter(to), limit: limit}
+	if i.index != nil {
+		named, err := v1.NewHash(i.Digest)
+		if err == nil {
+			err = a.add(i.index, named)
+		}
+		if err != nil {
+			return fmt.Errorf("index: %w", err)
+		}
 	}
 	raw, err := i.image.RawManifest()
 	if err == nil {
-		err = add(raw, digest, "manifest")
+		err = a.add(raw, digest)
 	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("manifest: %w", err)
 	}
 	if raw, err = i.image.RawConfigFile(); err == nil {
-		err = add(raw, manifest.Config.Digest, "configuration")
+		err = a.add(raw, manifest.Config.Digest)
 	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("configuration: %w", err)
 	}
 	seen := map[v1.Hash]bool{}
 	for _, d := range manifest.Layers {
@@ -84,42 +101,156 @@ func contentOf(i *Image, limit int64) ([]byte, error) {
 		}
 		seen[d.Digest] = true
 		layer, err := i.image.LayerByDigest(d.Digest)
-		if err != nil {
-			return nil, err
-		}
-		raw, err := readLayer(layer, limit)
 		if err == nil {
-			err = add(raw, d.Digest, "layer")
+			err = a.addLayer(layer, d)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("layer %s: %w", d.Digest, err)
+			return fmt.Errorf("layer %s: %w", d.Digest, err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+	return a.Close()
 }
 
-// readLayer reads one byte more than the limit at most.
-func readLayer(layer v1.Layer, limit int64) ([]byte, error) {
-	r, err := layer.Compressed()
+// contentWriter writes a content.
+type contentWriter struct {
+	*tar.Writer
+	size, limit int64 // bytes of the parts: those that there are, and how many there may be
+}
+
+func (a *contentWriter) add(raw []byte, digest v1.Hash) error {
+	return a.copy(bytes.NewReader(raw), digest, int64(len(raw)))
+}
+
+func (a *contentWriter) addLayer(l v1.Layer, d v1.Descriptor) error {
+	r, err := l.Compressed()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	raw, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if int64(len(raw)) > limit {
-		err = fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
-		_ = r.Close() // the rest was not read, which is the error that it would return
-		return nil, err
+	if err := a.copy(r, d.Digest, d.Size); err != nil {
+		_ = r.Close() // the rest may be unread, which is the error that it would return
+		return err
 	}
-	return raw, errors.Join(err, r.Close())
+	return r.Close()
+}
+
+// copy adds a part, and compares it with its digest.
+func (a *contentWriter) copy(from io.Reader, digest v1.Hash, size int64) error {
+	if size < 0 {
+		return fmt.Errorf("its manifest says that it has %d bytes", size)
+	}
+	if a.size += size; a.size > a.limit {
+		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, a.limit)
+	}
+	err := a.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: digest.String(), Size: size, Mode: 0o444})
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	switch n, err := io.Copy(io.MultiWriter(a, sum), from); {
+	case errors.Is(err, tar.ErrWriteTooLong) || err == nil && n < size:
+		return fmt.Errorf("it has not the %d bytes that its manifest says", size)
+	case err != nil:
+		return err
+	}
+	return sameSum(sum, digest)
+}
+
+func sameSum(sum hash.Hash, digest v1.Hash) error {
+	if got := hex.EncodeToString(sum.Sum(nil)); got != digest.Hex {
+		return fmt.Errorf("it has digest sha256:%s, not %s: it was changed or is broken", got, digest)
+	}
+	return nil
 }
 
 // OpenContent opens the image that a reference names by its digest from what Content returned. All of it is compared
 // with its digests, now or when it is read.
 func OpenContent(ref string, content []byte) (*Image, error) {
-	image, err := ofContent(ref, content)
+	p := parts{}
+	r := tar.NewReader(bytes.NewReader(content))
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return p.open(ref)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("release image %s: %w", ref, err)
+		}
+		raw, err := io.ReadAll(r)
+		if err != nil {
+			return nil, fmt.Errorf("release image %s: %w", ref, err)
+		}
+		p[h.Name] = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil }
+	}
+}
+
+// OpenFile opens the image that a reference names by its digest from what SaveContent wrote. All of the file is
+// compared with its digests now, and again when it is read, for which it must stay. A file that is not there is an
+// error that wraps fs.ErrNotExist.
+func OpenFile(ref, path string) (*Image, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	p, err := partsOf(f)
+	if err != nil {
+		return nil, fmt.Errorf("release image %s in %s: %w", ref, path, err)
+	}
+	return p.open(ref)
+}
+
+// partsOf returns the parts that are in a file.
+func partsOf(f *os.File) (parts, error) {
+	p := parts{}
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return p, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		begin, err := f.Seek(0, io.SeekCurrent) // nothing of a part was read before
+		if err != nil {
+			return nil, err
+		}
+		digest, err := v1.NewHash(h.Name)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.New()
+		if _, err := io.Copy(sum, r); err != nil {
+			return nil, err
+		}
+		if err := sameSum(sum, digest); err != nil {
+			return nil, err
+		}
+		p[h.Name] = section{f.Name(), begin, h.Size}.open
+	}
+}
+
+// section is a part of a file.
+type section struct {
+	path        string
+	begin, size int64
+}
+
+func (s section) open() (io.ReadCloser, error) {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(f, s.begin, s.size), f}, nil
+}
+
+// parts open the parts of an image, by their digests.
+type parts map[string]func() (io.ReadCloser, error)
+
+func (b parts) open(ref string) (*Image, error) {
+	image, err := b.find(ref)
 	if err != nil {
 		return nil, fmt.Errorf("release image %s: %w", ref, err)
 	}
@@ -127,28 +258,15 @@ func OpenContent(ref string, content []byte) (*Image, error) {
 	return image, nil
 }
 
-func ofContent(ref string, content []byte) (*Image, error) {
+func (b parts) find(ref string) (*Image, error) {
 	_, named, _ := strings.Cut(ref, "@")
 	digest, err := v1.NewHash(named)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoDigest, err)
 	}
-	b := parts{}
-	for r := tar.NewReader(bytes.NewReader(content)); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if b[h.Name], err = io.ReadAll(r); err != nil {
-			return nil, err
-		}
-	}
-	raw, ok := b[digest.String()]
-	if !ok {
-		return nil, errNotFound
+	raw, err := b.read(digest, maxManifest)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotFound, err)
 	}
 	if list, err := v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil && list.MediaType.IsIndex() {
 		return ofIndex(partIndex{b, raw}, digest)
@@ -160,13 +278,27 @@ func ofContent(ref string, content []byte) (*Image, error) {
 	return newImage(digest, digest, image)
 }
 
-// parts are the parts of an image by their digests.
-type parts map[string][]byte
+// read reads a part of limit bytes at most.
+func (b parts) read(digest v1.Hash, limit int64) ([]byte, error) {
+	open, ok := b[digest.String()]
+	if !ok {
+		return nil, fmt.Errorf("%s is missing", digest)
+	}
+	r, err := open()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if int64(len(raw)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", digest, limit)
+	}
+	return raw, errors.Join(err, r.Close())
+}
 
 func (b parts) image(digest v1.Hash) (v1.Image, error) {
-	raw, ok := b[digest.String()]
-	if !ok {
-		return nil, errors.New("its manifest is missing")
+	raw, err := b.read(digest, maxManifest)
+	if err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	m, err := v1.ParseManifest(bytes.NewReader(raw))
 	if err != nil {
@@ -191,34 +323,25 @@ type partImage struct {
 
 func (b partImage) RawManifest() ([]byte, error)        { return b.raw, nil }
 func (b partImage) MediaType() (types.MediaType, error) { return b.manifest.MediaType, nil }
-func (b partImage) RawConfigFile() ([]byte, error)      { return b.get(b.manifest.Config.Digest) }
+func (b partImage) RawConfigFile() ([]byte, error) {
+	return b.parts.read(b.manifest.Config.Digest, maxConfig)
+}
 
 func (b partImage) LayerByDigest(d v1.Hash) (partial.CompressedLayer, error) {
 	for _, l := range b.manifest.Layers {
-		if l.Digest == d {
-			raw, err := b.get(d)
-			return partLayer{l, raw}, err
+		if open := b.parts[d.String()]; l.Digest == d && open != nil {
+			return partLayer{l, open}, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no layer %s", d)
-}
-
-func (b partImage) get(digest v1.Hash) ([]byte, error) {
-	raw, ok := b.parts[digest.String()]
-	if !ok {
-		return nil, fmt.Errorf("%s is missing", digest)
-	}
-	return raw, nil
+	return nil, fmt.Errorf("layer %s is missing", d)
 }
 
 type partLayer struct {
 	descriptor v1.Descriptor
-	raw        []byte
+	open       func() (io.ReadCloser, error)
 }
 
-func (l partLayer) Digest() (v1.Hash, error) { return l.descriptor.Digest, nil }
-func (l partLayer) Compressed() (io.ReadCloser, error) {
-	return io.NopCloser(bytes.NewReader(l.raw)), nil
-}
+func (l partLayer) Digest() (v1.Hash, error)            { return l.descriptor.Digest, nil }
+func (l partLayer) Compressed() (io.ReadCloser, error)  { return l.open() }
 func (l partLayer) Size() (int64, error)                { return l.descriptor.Size, nil }
 func (l partLayer) MediaType() (types.MediaType, error) { return l.descriptor.MediaType, nil }

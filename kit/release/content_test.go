@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -57,8 +59,22 @@ func TestAnImageIsOpenedFromItsContent(t *testing.T) {
 			if !bytes.Equal(content, second) {
 				t.Error("its content is another one")
 			}
-			if _, err := found.Content(int64(len(content)) / 2); !errors.Is(err, ErrTooLarge) {
-				t.Errorf("half as much is allowed: %v", err)
+			if _, err := found.Content(100); !errors.Is(err, ErrTooLarge) {
+				t.Errorf("100 bytes are allowed: %v", err)
+			}
+			file := filepath.Join(t.TempDir(), "content")
+			check(t, found.SaveContent(file, 1<<20))
+			saved, err := os.ReadFile(file)
+			check(t, err)
+			if !bytes.Equal(content, saved) {
+				t.Error("the content of a file is another one")
+			}
+			again, err = OpenFile(ref, file)
+			check(t, err)
+			got, err = Load(again)
+			check(t, err)
+			if again.Digest != found.Digest || got.VersionHash != want.VersionHash {
+				t.Errorf("from a file, it is %s", again.Digest)
 			}
 			_, err = OpenContent("r@"+sha, content)
 			says(t, err, errNotFound.Error())

@@ -55,7 +55,8 @@ type loaded struct {
 	total    int                     // of the tasks
 	verified bool
 	waived   string // what speaks against it and was accepted
-	unkept   string // why its image is not kept in the store; empty if it is
+	unkept   string // why its image is not kept; empty if it is
+	file     string // that its image is kept in; empty if it is kept in the store
 	snapshot string // of etcd, taken before the update; may be empty
 }
 
@@ -490,8 +491,7 @@ func (c *Controller) examine(ctx context.Context, cv *updatev1.ClusterVersion, t
 	return e, nil
 }
 
-// find finds a release image: in the store, where the present release and the one before are kept, or where releases
-// come from.
+// find finds a release image: where the present release and the one before are kept, or where releases come from.
 func (c *Controller) find(ctx context.Context, ref string) (*release.Image, error) {
 	kept, err := c.Payloads.Open(ctx, ref)
 	if err == nil {
@@ -503,12 +503,14 @@ func (c *Controller) find(ctx context.Context, ref string) (*release.Image, erro
 	return release.Open(ctx, ref, c.Images)
 }
 
-// preserve keeps the image of a release in the store, unless it is too large.
+// preserve keeps the image of a release, unless it is too large.
 func (c *Controller) preserve(ctx context.Context, l *loaded, image *release.Image) error {
-	err := c.Payloads.Keep(ctx, image)
+	file, err := c.Payloads.Keep(ctx, image)
 	if errors.Is(err, release.ErrTooLarge) {
-		l.unkept, err = err.Error(), nil
+		l.unkept = err.Error()
+		return nil
 	}
+	l.file = file
 	return err
 }
 
@@ -640,7 +642,7 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 	if cv, ok := c.Tables.Cluster(); ok {
 		c.Events.Event(cv, "Normal", payloadLoaded, loadedMessage(next))
 		if next.unkept != "" {
-			c.Events.Event(cv, "Warning", "ReleaseNotKept", fmt.Sprintf("Release %s is not kept in the store: %s",
+			c.Events.Event(cv, "Warning", "ReleaseNotKept", fmt.Sprintf("Release %s is not kept: %s",
 				next.version(), next.unkept))
 		}
 		if message := plan.UnservedMessage(next.version(), next.unserved()); message != "" {
@@ -829,16 +831,19 @@ func releaseConditions(l *loaded) []*metav1.Condition {
 	}, keptCondition(l)}
 }
 
-// keptType is the condition of a Release that says whether its image is in the store.
+// keptType is the condition of a Release that says whether its image is kept.
 const keptType = "Kept"
 
 func keptCondition(l *loaded) *metav1.Condition {
 	kept := &metav1.Condition{
 		Type: keptType, Status: plan.True, Reason: proto.String("PayloadKept"), LastTransitionTime: timestamppb.New(now()),
 	}
-	if l.unkept != "" {
+	switch {
+	case l.unkept != "":
 		kept.Status, kept.Reason = plan.False, proto.String("PayloadNotKept")
 		kept.Message = proto.String("After each restart the image is read from where it came from: " + l.unkept)
+	case l.file != "":
+		kept.Message = proto.String("It is larger than what etcd keeps, and is on the disk of one machine: " + l.file)
 	}
 	return kept
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-// Contents describes the manifests of a live release, whose image is read from the store alone: of a release that is
-// not kept there, it says that only the names are known. With removals, it says what the update to the release would
+// Contents describes the manifests of a live release, whose image is read from where it is kept alone: of a release
+// that is not, it says that only the names are known. With removals, it says what the update to the release would
 // remove. It changes nothing, and may be called by any replica.
 func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, r *updatev1.Release, removals bool) (
 	*updatev1.PlanReleaseResponse, error,
@@ -28,7 +28,7 @@ func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, 
 	image, err := c.Payloads.Open(ctx, r.GetSpec().GetImage())
 	if errors.Is(err, store.ErrNotFound) {
 		return &updatev1.PlanReleaseResponse{ContentsUnknown: fmt.Sprintf(
-			"the image of release %s is not kept in the store: only the present release and the one before it are",
+			"the image of release %s is not kept: only the present release and the one before it are",
 			r.GetStatus().GetVersion())}, nil
 	}
 	if err != nil {

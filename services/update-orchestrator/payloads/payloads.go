@@ -1,6 +1,6 @@
-// Package payloads keeps release images in the store of this service, by their digests: a cluster is kept at its
-// release, and finds the way back, also when the place that an image came from is gone. Everything in it may be done
-// again after a kill between any two writes.
+// Package payloads keeps release images by their digests, in the store of this service, or on the disk of this machine
+// if they are large: a cluster is kept at its release, and finds the way back, also when the place that an image came
+// from is gone. Everything in it may be done again after a kill between any two writes.
 package payloads
 
 import (
@@ -11,16 +11,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
 const (
-	// maxSize is how many bytes an image may have to be kept.
+	// maxSize is how many bytes an image may have to be kept in the store.
 	maxSize = 32 << 20
+	// maxFile is how many bytes one may have to be kept on the disk: what is read of the layers of a release at most.
+	maxFile = 2 << 30
 
 	chunkSize    = 1 << 20 // a value of etcd is small: its usual limit of a request is 1.5 MiB
 	recordPrefix = "payloads/"
@@ -29,13 +38,17 @@ const (
 
 // Payloads are the images that are kept.
 type Payloads struct {
-	store *store.Store
-	most  int64 // maxSize
-	chunk int   // chunkSize
+	store    *store.Store
+	dir      string
+	most     int64 // maxSize
+	mostFile int64 // maxFile
+	chunk    int   // chunkSize
 }
 
-// New returns the images that are kept in a store.
-func New(st *store.Store) *Payloads { return &Payloads{store: st, most: maxSize, chunk: chunkSize} }
+// New returns the images that are kept in a store, or in a directory, which is made when it is needed.
+func New(st *store.Store, dir string) *Payloads {
+	return &Payloads{store: st, dir: dir, most: maxSize, mostFile: maxFile, chunk: chunkSize}
+}
 
 // record says how the bytes of an image are kept.
 type record struct {
@@ -51,12 +64,35 @@ func chunksOf(digest string) string { return chunkPrefix + strings.ReplaceAll(di
 
 func chunkKey(digest string, n int) string { return fmt.Sprintf("%s%04d", chunksOf(digest), n) }
 
-// Keep keeps an image, unless it is kept already. An image of more than maxSize bytes is release.ErrTooLarge.
-func (p *Payloads) Keep(ctx context.Context, image *release.Image) error {
-	_, err := p.Open(ctx, "kept@"+image.Digest)
+// file returns where an image is kept on the disk.
+func (p *Payloads) file(digest string) string {
+	return filepath.Join(p.dir, strings.ReplaceAll(digest, ":", "-")+".tar")
+}
+
+// Keep keeps an image, unless it is kept already. It returns the file if it is kept on this machine alone, as an image
+// of more than maxSize bytes is. One of more than maxFile bytes, and one for which the disk has no room, is
+// release.ErrTooLarge.
+func (p *Payloads) Keep(ctx context.Context, image *release.Image) (file string, err error) {
+	_, file, err = p.open(ctx, "kept@"+image.Digest)
 	if err == nil || !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
-		return err
+		return file, err
 	}
+	err = p.keepInStore(ctx, image)
+	if !errors.Is(err, release.ErrTooLarge) {
+		return "", err
+	}
+	file = p.file(image.Digest)
+	if err := durable.MkdirAll(p.dir, 0o700); err != nil {
+		return "", err
+	}
+	err = image.SaveContent(file, p.mostFile)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("%w: %w", release.ErrTooLarge, err)
+	}
+	return file, err
+}
+
+func (p *Payloads) keepInStore(ctx context.Context, image *release.Image) error {
 	content, err := image.Content(p.most)
 	if err != nil {
 		return err
@@ -89,7 +125,32 @@ func (p *Payloads) note(ctx context.Context, digest string, r record) error {
 
 // Open opens an image that is named by its digest. One that is not kept, or not as it was, is store.ErrNotFound.
 func (p *Payloads) Open(ctx context.Context, ref string) (*release.Image, error) {
+	image, _, err := p.open(ctx, ref)
+	return image, err
+}
+
+// open also returns the file that the image is in; empty if it is in the store.
+func (p *Payloads) open(ctx context.Context, ref string) (_ *release.Image, file string, err error) {
 	_, digest, _ := strings.Cut(ref, "@")
+	if _, err := v1.NewHash(digest); err != nil { // it becomes part of a path
+		return nil, "", fmt.Errorf("%w: %w", store.ErrNotFound, err)
+	}
+	image, err := p.openInStore(ctx, ref, digest)
+	if !errors.Is(err, store.ErrNotFound) {
+		return image, "", err
+	}
+	file = p.file(digest)
+	image, why := release.OpenFile(ref, file)
+	switch {
+	case errors.Is(why, fs.ErrNotExist):
+		return nil, "", err
+	case why != nil:
+		return nil, "", fmt.Errorf("%w: %w", store.ErrNotFound, why)
+	}
+	return image, file, nil
+}
+
+func (p *Payloads) openInStore(ctx context.Context, ref, digest string) (*release.Image, error) {
 	r, err := p.read(ctx, digest)
 	if err != nil {
 		return nil, err
@@ -141,6 +202,24 @@ func (p *Payloads) Retain(ctx context.Context, digests []string) error {
 			continue
 		}
 		if err := p.remove(ctx, digest); err != nil {
+			return err
+		}
+	}
+	return p.retainFiles(digests)
+}
+
+// retainFiles removes all files but those of images with some digests, and with them what a kill has left.
+func (p *Payloads) retainFiles(digests []string) error {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(p.dir, e.Name())
+		if slices.ContainsFunc(digests, func(digest string) bool { return path == p.file(digest) }) {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -52,7 +54,7 @@ func keeper(t *testing.T) (*Payloads, *store.Store) {
 	t.Helper()
 	servetest.Clear(t, etcdtest.Client(t))
 	st := store.New(etcdtest.Client(t), "/windlass/update-orchestrator/")
-	p := New(st)
+	p := New(st, t.TempDir())
 	p.most, p.chunk = 256<<10, 8<<10
 	return p, st
 }
@@ -68,13 +70,13 @@ func keys(t *testing.T, st *store.Store) int {
 
 func TestAnImageIsOpenedAsItWasKept(t *testing.T) {
 	_, st := keeper(t)
-	p := New(st) // with parts as large as they are
+	p := New(st, t.TempDir()) // with parts as large as they are
 	i, ref := image(t, "1.0.0", 1200<<10)
 	if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("before: %v", err)
 	}
 	for range 2 {
-		if err := p.Keep(t.Context(), i); err != nil {
+		if _, err := p.Keep(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +96,7 @@ func TestAnImageIsOpenedAsItWasKept(t *testing.T) {
 	}
 	// Another one is kept beside it, and goes alone.
 	other, otherRef := image(t, "1.0.1", 0)
-	if err := p.Keep(t.Context(), other); err != nil {
+	if _, err := p.Keep(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Retain(t.Context(), []string{other.Digest}); err != nil {
@@ -140,7 +142,7 @@ func TestHalfAnImageIsNone(t *testing.T) {
 	for name, damage := range tests {
 		t.Run(name, func(t *testing.T) {
 			p, st := keeper(t)
-			if err := p.Keep(t.Context(), i); err != nil {
+			if _, err := p.Keep(t.Context(), i); err != nil {
 				t.Fatal(err)
 			}
 			if err := damage(t, st); err != nil {
@@ -149,7 +151,7 @@ func TestHalfAnImageIsNone(t *testing.T) {
 			if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
 				t.Fatalf("opened: %v", err)
 			}
-			if err := p.Keep(t.Context(), i); err != nil {
+			if _, err := p.Keep(t.Context(), i); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := p.Open(t.Context(), ref); err != nil {
@@ -168,14 +170,108 @@ func TestHalfAnImageIsNone(t *testing.T) {
 	}
 }
 
-func TestAnImageThatIsTooLargeIsNotKept(t *testing.T) {
+func TestALargeImageIsKeptOnTheDisk(t *testing.T) {
 	p, st := keeper(t)
-	i, _ := image(t, "1.0.0", 256<<10)
-	if err := p.Keep(t.Context(), i); !errors.Is(err, release.ErrTooLarge) || !strings.Contains(err.Error(), "262144") {
-		t.Errorf("%v", err)
+	i, ref := image(t, "1.0.0", 256<<10)
+	file, err := p.Keep(t.Context(), i)
+	if err != nil || filepath.Dir(file) != p.dir {
+		t.Fatalf("it is kept in %q: %v", file, err)
 	}
 	if n := keys(t, st); n != 0 {
 		t.Errorf("%d keys", n)
+	}
+	opens := func() {
+		t.Helper()
+		kept, err := New(st, p.dir).Open(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := release.Load(kept); err != nil || got.Metadata.Version != "1.0.0" || len(got.Manifests) != 3 {
+			t.Errorf("loaded %+v: %v", got, err)
+		}
+	}
+	opens()
+	if again, err := p.Keep(t.Context(), i); err != nil || again != file {
+		t.Errorf("again, it is kept in %q: %v", again, err)
+	}
+
+	// Damage anywhere is found when it is opened, and is repaired.
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{600, len(content) / 2, len(content) - 1500} {
+		content[at] ^= 1
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		content[at] ^= 1
+		if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("byte %d is changed: %v", at, err)
+		}
+		if _, err := p.Keep(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+		opens()
+	}
+
+	// It stays for its digest, and goes with what a kill has left beside it.
+	left := filepath.Join(p.dir, ".sha256-0.tar123")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Retain(t.Context(), []string{i.Digest}); err != nil {
+		t.Fatal(err)
+	}
+	opens()
+	if err := p.Retain(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(p.dir); err != nil || len(entries) > 0 {
+		t.Errorf("what stays is %v, %v", entries, err)
+	}
+	if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("after: %v", err)
+	}
+}
+
+func TestAnImageThatIsTooLargeIsNotKept(t *testing.T) {
+	p, st := keeper(t)
+	p.mostFile = 300 << 10
+	i, ref := image(t, "1.0.0", 300<<10)
+	if _, err := p.Keep(t.Context(), i); !errors.Is(err, release.ErrTooLarge) || !strings.Contains(err.Error(), "307200") {
+		t.Errorf("%v", err)
+	}
+	if entries, err := os.ReadDir(p.dir); err != nil || len(entries) > 0 || keys(t, st) > 0 {
+		t.Errorf("what stays is %v, %v", entries, err)
+	}
+	if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("opened: %v", err)
+	}
+}
+
+func TestAFullDiskKeepsNoLargeImage(t *testing.T) {
+	p, _ := keeper(t)
+	if err := unix.Mount("none", p.dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("a small disk cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(p.dir, 0) })
+	i, _ := image(t, "1.0.0", 300<<10)
+	if _, err := p.Keep(t.Context(), i); !errors.Is(err, release.ErrTooLarge) ||
+		!strings.Contains(err.Error(), "no space") {
+		t.Errorf("%v", err)
+	}
+	if entries, err := os.ReadDir(p.dir); err != nil || len(entries) > 0 {
+		t.Errorf("what stays is %v, %v", entries, err)
+	}
+}
+
+func TestWhatIsNoDigestNamesNoFile(t *testing.T) {
+	p, _ := keeper(t)
+	for _, ref := range []string{"r@sha256:../x", "r@../../etc/passwd", "r", "r@"} {
+		if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s: %v", ref, err)
+		}
 	}
 }
 
@@ -184,7 +280,7 @@ func TestNothingIsKeptThatWasNotSeenToBeStored(t *testing.T) {
 	i, _ := image(t, "1.0.0", 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := p.Keep(ctx, i); err == nil {
+	if _, err := p.Keep(ctx, i); err == nil {
 		t.Error("it is said to be kept")
 	}
 }

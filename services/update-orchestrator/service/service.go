@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -102,10 +103,11 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
-		Tables: tables, Custom: served, Applier: applier, Graphs: graphs, Images: cfg.images, Payloads: payloads.New(st),
-		Keys:    cfg.keys,
-		Stores:  cfg.stores,
-		Initial: cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
+		Tables: tables, Custom: served, Applier: applier, Graphs: graphs, Images: cfg.images,
+		Payloads: payloads.New(st, filepath.Join(cfg.Dir, "releases")),
+		Keys:     cfg.keys,
+		Stores:   cfg.stores,
+		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
 		Supervised: cfg.supervised, Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
 		Poll:      cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
