@@ -7,7 +7,7 @@ name_flag := $(if $(NAME),--name $(NAME))
 need_proxy := $(if $(filter 0,$(shell id -u)),need-iptables) # tests lead etcd's clients to a proxy; without root they are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: fix tidy breaking figures images help build up down tour verify test test-unit test-e2e test-faults fuzz generate generated lint vet vulnerabilities clean FORCE
+.PHONY: fix tidy breaking figures images help build up down tour verify test test-unit test-e2e test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,13 @@ figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 
 test-faults: build $(need_proxy) ## Kill every program at every step of replacements, drains, roll-outs, updates; write the results to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 480m -run 'TestFaults' -v ./e2e/... ./kit/store ./services/node-agent/hostconfig
+
+# The earlier version is built from its own files, beside the checkout's.
+test-skew: build ## Update from and back to the executable of an earlier commit, with both versions side by side (FROM=COMMIT)
+	@test -n "$(FROM)" || { echo 'FROM=COMMIT must name an earlier version that can update itself' >&2; exit 2; }
+	@rm -rf $(BIN)/before && mkdir -p $(BIN)/before && git archive "$(FROM)" | tar -x -C $(BIN)/before
+	@cd $(BIN)/before && CGO_ENABLED=0 go build -o windlass ./services/windlass
+	WINDLASS_BEFORE=$(BIN)/before/windlass CGO_ENABLED=0 go test -count=1 -timeout 30m -v -run '^TestSkew' ./e2e/faults
 
 # Each target has its seeds in testdata/fuzz or in the test; what it finds is written there too, and is then a case of `make test`.
 # A seed of some kilobytes would otherwise be minimized for a minute instead of being varied. On a busy machine go may end a run that found nothing with "context deadline exceeded" (golang/go#75804): that is no finding.
