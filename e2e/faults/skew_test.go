@@ -116,8 +116,11 @@ spec:
 	c.MustCLI("scale", "machineset", "workers", "-n", "openshift-machine-api", "--replicas=2")
 	c.Settle(patience)
 	for _, args := range [][]string{
-		{"quorum"}, {"get", "nodes,machines,pods,machineconfigpools,clusteroperators", "-A"}, {"adm", "upgrade"},
-		{"describe", "clusterversion", "version"}, {"plan", "machineconfigpool", "worker"},
+		{"quorum"},
+		{"get", "nodes,machines,pods,machineconfigpools,clusteroperators", "-A"},
+		{"adm", "upgrade"},
+		{"describe", "clusterversion", "version"},
+		{"plan", "machineconfigpool", "worker"},
 	} {
 		c.MustCLI(args...)
 		cmd := exec.Command(after, args...)

@@ -278,6 +278,7 @@ func (c *cluster) run() {
 		Name: "update-orchestrator", Listen: c.address, Dir: c.dir, Policy: c.policy,
 		Peers: c.peers,
 	})
+	c.cfg.Dir = c.dir
 	parts, err := build(p, etcdtest.Client(c.t), c.cfg)
 	if err != nil {
 		c.t.Fatal(err)
