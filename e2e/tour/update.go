@@ -48,7 +48,7 @@ func (t *tour) update(ctx context.Context) (err error) {
 		}
 	}
 	t.paragraph(
-		`The graph recommended one update and knew risks of two others. Whatever was not what it said it was, or not signed by a key that is trusted, was refused and changed nothing. `+
+		`The graph recommended one update and knew risks of three others. Whatever was not what it said it was, or not signed by a key that is trusted, was refused and changed nothing. `+
 			`The update to %s was completed after %.1f s; outside of the work of its operators and nodes it took %.1f s. The nodes, one of a pool after the other, had the `+
 			`machine configuration that came with it after %.1f s. A later release brought more, and all of that went on the way back. Then a release brought Windlass itself.`, v.next, u.took.Seconds(), u.own.Seconds(),
 		u.rolled.Seconds())

@@ -71,6 +71,13 @@ func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
 			return rpcerr.Invalid(object.Fault{Path: "spec.pause.until", Description: "must be later than now"})
 		}
 	}
+	if !w.Deletes() {
+		for i, s := range w.New.GetSpec().GetSignatureStores() {
+			if s.GetCa().GetName() != "" {
+				w.Warn(fmt.Sprintf("spec.signatureStores[%d].ca: it is not in force: the host's authorities are trusted", i))
+			}
+		}
+	}
 	switch {
 	case w.Creates():
 		return nil

@@ -235,8 +235,12 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 		if !same(u.GetRelease()) {
 			continue
 		}
-		if c := Find(u.GetConditions(), Recommended); c.GetStatus() != True {
+		switch c := Find(u.GetConditions(), Recommended); {
+		case c.GetStatus() != True:
 			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is not recommended:\n\n%s",
+				status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
+		case c.GetReason() == allExposedRisksAccepted:
+			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is recommended only since risks are accepted:\n\n%s",
 				status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
 		}
 		return

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -267,6 +268,39 @@ func TestCarried(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if _, got, _ := strings.Cut(Carried(tt.before, tt.now), "before: "); got != tt.want {
 				t.Errorf("Carried = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// What was accepted for an update that is completed is not accepted for the next one.
+func TestAccepted(t *testing.T) {
+	risks := []*updatev1.AcceptedRisk{{Name: "R"}, {Name: "S"}}
+	version, image := proto.String("1.1.0"), proto.String("r@sha256:1")
+	at := func(state string) []*updatev1.UpdateHistory {
+		return []*updatev1.UpdateHistory{{Version: version, Image: image, State: state}}
+	}
+	tests := map[string]struct {
+		desired *updatev1.DesiredUpdate
+		history []*updatev1.UpdateHistory
+		want    []string
+	}{
+		"nothing is desired":               {},
+		"before an update is asked for":    {&updatev1.DesiredUpdate{AcceptRisks: risks}, at("Completed"), []string{"R", "S"}},
+		"for an update that is asked for":  {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: proto.String("1.2.0")}, at("Completed"), []string{"R", "S"}},
+		"for one that has begun":           {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Partial"), []string{"R", "S"}},
+		"for one that is completed":        {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Completed"), nil},
+		"for an image that is completed":   {&updatev1.DesiredUpdate{AcceptRisks: risks, Image: image}, at("Completed"), nil},
+		"for another image of the version": {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version, Image: proto.String("r@sha256:2")}, at("Completed"), []string{"R", "S"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := Accepted(&updatev1.ClusterVersion{
+				Spec:   &updatev1.ClusterVersionSpec{DesiredUpdate: tt.desired},
+				Status: &updatev1.ClusterVersionStatus{History: tt.history},
+			})
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%v, want %v", got, tt.want)
 			}
 		})
 	}

@@ -128,6 +128,7 @@ func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why stri
 type opinion struct {
 	status, reason string
 	messages       []string
+	accepted       []string // risks that apply, or of which that is not known
 	unjudged       []string // accepted risks of which it is not known whether they apply, and why
 }
 
@@ -141,6 +142,7 @@ func (o *opinion) add(risk *updatev1.ConditionalUpdateRisk, applies, why string,
 		if o.reason == notExposedToRisks {
 			o.reason = allExposedRisksAccepted
 		}
+		o.accepted = append(o.accepted, risk.GetName())
 		if applies != True {
 			o.unjudged = append(o.unjudged, fmt.Sprintf("%s (%s)", risk.GetName(), why))
 		}
@@ -180,7 +182,7 @@ func (o *opinion) text() string {
 		return "The update is recommended, because none of the conditional update risks apply to this cluster."
 	case allExposedRisksAccepted:
 		messages = []string{"The update is recommended, because each conditional update risk either does not apply to " +
-			"this cluster or is accepted."}
+			"this cluster or is accepted.", "Accepted: " + strings.Join(o.accepted, ", ") + "."}
 	}
 	if len(o.unjudged) > 0 {
 		messages = append(messages, "Accepted without an evaluation of whether they apply: "+

@@ -191,14 +191,15 @@ func TestEvaluateRules(t *testing.T) {
 		"an accepted risk that applies": {
 			conditional: `{` + edge + `,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]}]}`,
 			accept:      []string{"A"}, want: []string{"1.1.0 True AllExposedRisksAccepted"},
-			message: "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted.",
+			message: "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted.\n\n" +
+				"Accepted: A.",
 		},
 		"an accepted risk that cannot be evaluated": {
 			conditional: `{` + edge +
 				`,"risks":[{"name":"R","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
 			accept: []string{"R"}, want: []string{"1.1.0 True AllExposedRisksAccepted"},
 			message: "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted.\n\n" +
-				"Accepted without an evaluation of whether they apply: R (the query has not been evaluated yet).",
+				"Accepted: R.\n\nAccepted without an evaluation of whether they apply: R (the query has not been evaluated yet).",
 		},
 		"the same beside one that applies": {
 			conditional: `{` + edge + `,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]},

@@ -67,6 +67,23 @@ func Carried(before, d *updatev1.DesiredUpdate) string {
 	return "spec.desiredUpdate: still waived, as for the update before: " + strings.Join(kept, ", ")
 }
 
+// Accepted returns the names of the risks that are accepted for the next update. Those that were accepted for an update
+// that is completed are not: it was that update that had them.
+func Accepted(cv *updatev1.ClusterVersion) []string {
+	d := cv.GetSpec().GetDesiredUpdate()
+	if history := cv.GetStatus().GetHistory(); len(history) > 0 && history[0].GetState() == StateCompleted &&
+		(d.GetVersion() != "" || d.GetImage() != "") &&
+		(d.GetVersion() == "" || d.GetVersion() == history[0].GetVersion()) &&
+		(d.GetImage() == "" || SameImage(d.GetImage(), history[0].GetImage())) {
+		return nil
+	}
+	var names []string
+	for _, r := range d.GetAcceptRisks() {
+		names = append(names, r.GetName())
+	}
+	return names
+}
+
 // hint says how failed checks are waived.
 func hint(checks []string) string {
 	var flags []string

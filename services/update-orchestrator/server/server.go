@@ -122,12 +122,10 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 	q := plan.Query{
 		Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(),
 		ToMulti: plan.ToMulti(cv), Results: req.GetRiskResults(), Before: cv.GetStatus().GetConditionalUpdates(),
+		Accept: plan.Accepted(cv),
 	}
 	if req.GetGraph() == nil { // of another graph nothing is known since a time
 		q.Now = time.Now().UTC().Truncate(time.Second)
-	}
-	for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
-		q.Accept = append(q.Accept, r.GetName())
 	}
 	u := plan.Evaluate(q)
 	out.AvailableUpdates, out.ConditionalUpdates, out.Conditions = u.Available, u.Conditional, []*metav1.Condition{

@@ -20,8 +20,8 @@ func newUpgradeAccept(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept (RISK... | --clear)",
 		Short: "Accept risks of updates",
-		Long: "Accept risks of updates, by their names, beside those that are accepted already. An update whose risks are " +
-			"accepted, or do not apply, is recommended.",
+		Long: "Accept risks of the next update, by their names, beside those that are accepted already. An update whose " +
+			"risks are accepted, or do not apply, is recommended. Once an update is completed, nothing is accepted any more.",
 		Example: `  windlass adm upgrade accept BeaconTooSlow
   windlass adm upgrade accept --replace BeaconTooSlow,LedgerLosesCents
   windlass adm upgrade accept --clear`,
@@ -51,9 +51,7 @@ func accept(ctx context.Context, e *session.Env, c *client.Client, names []strin
 	}
 	var accepted []string
 	if !replace {
-		for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
-			accepted = append(accepted, r.GetName())
-		}
+		accepted = acceptedRisks(cv)
 	}
 	known := risksOf(cv)
 	for _, name := range names {
@@ -69,7 +67,11 @@ func accept(ctx context.Context, e *session.Env, c *client.Client, names []strin
 		list = append(list, map[string]any{"name": name})
 	}
 	desired := map[string]any{"acceptRisks": list}
-	if update := cv.GetSpec().GetDesiredUpdate(); len(list) == 0 && update.GetVersion() == "" && update.GetImage() == "" {
+	update := cv.GetSpec().GetDesiredUpdate()
+	if reached(cv) { // it is for the next update
+		desired["version"], desired["image"], desired["force"], desired["waive"] = nil, nil, nil, nil
+	}
+	if len(list) == 0 && (reached(cv) || update.GetVersion() == "" && update.GetImage() == "") {
 		desired = nil // otherwise an empty update would stay
 	}
 	if _, err := patchVersionAt(ctx, c, cv, map[string]any{"desiredUpdate": desired}); err != nil {
@@ -81,6 +83,24 @@ func accept(ctx context.Context, e *session.Env, c *client.Client, names []strin
 	}
 	_, err = fmt.Fprintf(e.Out, "info: Accepted risks: %s\n", strings.Join(accepted, ", "))
 	return err
+}
+
+// reached reports whether the desired update is completed.
+func reached(cv *updatev1.ClusterVersion) bool {
+	history := cv.GetStatus().GetHistory()
+	return len(history) > 0 && history[0].GetState() == "Completed" &&
+		names(cv.GetSpec().GetDesiredUpdate(), history[0].GetVersion(), history[0].GetImage())
+}
+
+// acceptedRisks returns the risks that are accepted for the next update: those of one that is completed are not.
+func acceptedRisks(cv *updatev1.ClusterVersion) (out []string) {
+	if reached(cv) {
+		return nil
+	}
+	for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
+		out = append(out, r.GetName())
+	}
+	return out
 }
 
 // risksOf returns the names of the risks of the updates that are available.

@@ -92,7 +92,7 @@ func TestWhatCountsAgainstAnUpdate(t *testing.T) {
 				update("1.3.0", "False", "MultipleReasons", risk("A", "True"), risk("B", "Unknown"), risk("Accepted", "True"),
 					risk("C", "False")),
 				update("1.4.0", "True", "NotExposedToRisks", risk("A", "False")),
-				update("1.5.0", "False", "Accepted", risk("Accepted", "True")),
+				update("1.5.0", "True", "AllExposedRisksAccepted", risk("Accepted", "True"), risk("C", "False")),
 				update("1.6.0", "Unknown", "NotEvaluated"),
 				update("1.2.0", "True", "NotExposedToRisks", risk("A", "False")),
 			},

@@ -65,6 +65,9 @@ func concerns(e *session.Env, cv *updatev1.ClusterVersion) {
 	} {
 		c := object.FindCondition(cv.GetStatus().GetConditions(), want.typ)
 		switch {
+		case c == nil && want.typ == "Upgradeable": // it is only there if something objects
+			fine = append(fine, want.typ)
+			continue
 		case c == nil:
 			missing = append(missing, want.typ)
 			continue
@@ -142,16 +145,14 @@ func offers(cv *updatev1.ClusterVersion) []offer {
 // recommended for another reason than a risk has that reason.
 func issues(cv *updatev1.ClusterVersion, u *updatev1.ConditionalUpdate) (out, waived []string) {
 	recommended := object.FindCondition(u.GetConditions(), "Recommended")
-	if recommended.GetStatus() == "True" {
+	if recommended.GetStatus() == "True" && recommended.GetReason() != printer.RisksAccepted {
 		return nil, nil
 	}
 	for _, r := range u.GetRisks() {
 		if object.FindCondition(r.GetConditions(), "Applies").GetStatus() == "False" {
 			continue
 		}
-		if slices.ContainsFunc(cv.GetSpec().GetDesiredUpdate().GetAcceptRisks(), func(a *updatev1.AcceptedRisk) bool {
-			return a.GetName() == r.GetName()
-		}) {
+		if slices.Contains(acceptedRisks(cv), r.GetName()) {
 			waived = append(waived, r.GetName())
 			continue
 		}

@@ -3,7 +3,9 @@ package adm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -32,12 +34,14 @@ func newUpgradeStatus(e *session.Env) *cobra.Command {
 		Use:   "status",
 		Short: "Show how far the update is, and what it waits for",
 		Long: "Show how far the update is, and what each operator and each node waits for. With --watch, a line follows for " +
-			"each thing that changes, until the cluster and its pools are at the release.",
+			"each thing that changes, until the cluster and its pools are at the release; it fails if that is not accepted.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return e.WithClient(func(c *client.Client) error {
 				if watch {
-					return followUpgrade(cmd.Context(), e, c)
+					return followUpgrade(cmd.Context(), e.Out, func(ctx context.Context) (*upgradeProgress, error) {
+						return progressOf(ctx, c)
+					})
 				}
 				p, err := progressOf(cmd.Context(), c)
 				if err != nil {
@@ -52,23 +56,27 @@ func newUpgradeStatus(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-// followUpgrade prints the status, and then what changes, until nothing is in progress.
-func followUpgrade(ctx context.Context, e *session.Env, c *client.Client) error {
-	p, err := progressOf(ctx, c)
+// followUpgrade prints the status, and then what changes, until the cluster and its pools are at the release. Its error
+// is that this was not accepted.
+func followUpgrade(ctx context.Context, out io.Writer, look func(context.Context) (*upgradeProgress, error)) error {
+	p, err := look(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(e.Out, strings.Join(p.tree(time.Now()), "\n"))
+	fmt.Fprintln(out, strings.Join(p.tree(time.Now()), "\n"))
 	last := p.parts()
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	for !p.done() {
+		if why := p.refused(); why != "" {
+			return errors.New(why)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
-		now, err := progressOf(ctx, c)
+		now, err := look(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -86,7 +94,7 @@ func followUpgrade(ctx context.Context, e *session.Env, c *client.Client) error 
 			p, next = now, now.parts()
 		}
 		for _, line := range changes(last, next) {
-			fmt.Fprintf(e.Out, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
+			fmt.Fprintf(out, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
 		}
 		last = next
 	}
@@ -165,17 +173,66 @@ func (p *upgradeProgress) lost() error {
 	return nil
 }
 
+// considered reports whether the conditions are of what was requested last.
+func (p *upgradeProgress) considered() bool {
+	return p.version.GetMetadata().GetGeneration() <= p.version.GetStatus().GetObservedGeneration()
+}
+
+// refused says why what was requested last is not accepted; empty if it is, or if that is not known yet.
+func (p *upgradeProgress) refused() string {
+	if p.requested() == "" || !p.considered() {
+		return ""
+	}
+	conditions := p.version.GetStatus().GetConditions()
+	if c := object.FindCondition(conditions, "Invalid"); c.GetStatus() == "True" {
+		return "the update is invalid: " + oneLine(c.GetMessage())
+	}
+	if c := object.FindCondition(conditions, "ReleaseAccepted"); c.GetStatus() == "False" {
+		return "the update is not accepted (" + c.GetReason() + "): " + oneLine(c.GetMessage())
+	}
+	return ""
+}
+
+// requested returns the release that is desired and that the cluster is not on its way to; empty if there is none.
+func (p *upgradeProgress) requested() string {
+	d, st := p.version.GetSpec().GetDesiredUpdate(), p.version.GetStatus().GetDesired()
+	if d.GetVersion() == "" && d.GetImage() == "" || names(d, st.GetVersion(), st.GetImage()) {
+		return ""
+	}
+	return printer.Update(d.GetVersion(), d.GetImage())
+}
+
+// names reports whether a desired update is the one to a release.
+func names(d *updatev1.DesiredUpdate, version, image string) bool {
+	return (d.GetVersion() != "" || d.GetImage() != "") && (d.GetVersion() == "" || d.GetVersion() == version) &&
+		(d.GetImage() == "" || resolves(d.GetImage(), image))
+}
+
+// changing counts the nodes of all pools, and those that are not updated.
+func (p *upgradeProgress) changing() (changing, all int) {
+	for _, pool := range p.pools {
+		for _, n := range pool.plan.GetNodes() {
+			all++
+			if notUpdated(n) {
+				changing++
+			}
+		}
+	}
+	return changing, all
+}
+
 // done reports whether the cluster and all nodes of its pools are at the release. What was requested last must have
-// been considered.
+// been considered, and accepted.
 func (p *upgradeProgress) done() bool {
 	for _, pool := range p.pools {
 		if pool.err != nil || slices.ContainsFunc(pool.plan.GetNodes(), notUpdated) {
 			return false
 		}
 	}
-	st := p.version.GetStatus()
-	return p.version.GetMetadata().GetGeneration() <= st.GetObservedGeneration() &&
-		object.FindCondition(st.GetConditions(), "Progressing").GetStatus() == "False"
+	conditions := p.version.GetStatus().GetConditions()
+	return p.considered() && p.requested() == "" &&
+		object.FindCondition(conditions, "Progressing").GetStatus() == "False" &&
+		object.FindCondition(conditions, "ReleaseAccepted").GetStatus() != "Unknown"
 }
 
 // objections are the conditions that speak against the update, as lines.
@@ -187,7 +244,11 @@ func (p *upgradeProgress) objections() (lines []string) {
 		case c.GetType() == "Invalid" && c.GetStatus() == "True":
 			lines = append(lines, "Invalid: "+oneLine(c.GetMessage()))
 		case c.GetType() == "Failing" && c.GetStatus() == "True":
-			lines = append(lines, "Failing: "+oneLine(c.GetMessage()))
+			line := "Failing: " + oneLine(c.GetMessage())
+			if begun(p.version) {
+				line += " (to go back: windlass adm upgrade --abort)"
+			}
+			lines = append(lines, line)
 		}
 	}
 	return lines
@@ -250,9 +311,17 @@ func (p *upgradeProgress) headline(now time.Time) []string {
 	st := p.version.GetStatus()
 	here := printer.Update(st.GetDesired().GetVersion(), st.GetDesired().GetImage())
 	if !p.updating() {
-		line := "Cluster version is " + here + "; no update is in progress."
-		if p.version.GetMetadata().GetGeneration() > st.GetObservedGeneration() {
-			line = "Cluster version is " + here + "; what was requested last has not been considered yet."
+		line := "Cluster version is " + here + "; "
+		changing, all := p.changing()
+		switch {
+		case !p.considered():
+			line += "what was requested last has not been considered yet."
+		case p.requested() != "":
+			line += "an update to " + p.requested() + " is requested and has not begun."
+		case changing > 0:
+			line += fmt.Sprintf("%d of %d nodes are not at it yet.", changing, all)
+		default:
+			line += "no update is in progress."
 		}
 		return append([]string{line}, p.objections()...)
 	}
@@ -267,7 +336,7 @@ func (p *upgradeProgress) headline(now time.Time) []string {
 	if history := st.GetHistory(); len(history) > 0 && history[0].GetState() == "Partial" {
 		started := history[0].GetStartedTime()
 		what += ", started " + table.Age(started, now) + " ago"
-		if left := remaining(progress, now.Sub(started.AsTime())); left != "" {
+		if left := remaining(progress, now.Sub(started.AsTime())); left != "" && pauseLine(p.version, now) == "" {
 			lines = append(lines, left)
 		}
 	}
@@ -287,7 +356,8 @@ func remaining(p *updatev1.UpdateProgress, elapsed time.Duration) string {
 		return ""
 	}
 	left := time.Duration(float64(elapsed) / float64(done) * float64(total-done))
-	return fmt.Sprintf("Some %s more, if each manifest takes as long as those so far", left.Round(time.Second))
+	return fmt.Sprintf("Some %s more until all manifests are applied, if each takes as long as those so far; nodes come after that",
+		left.Round(time.Second))
 }
 
 func waitLine(w *updatev1.UpdateWait) string {

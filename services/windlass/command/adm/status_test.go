@@ -1,12 +1,17 @@
 package adm
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -68,8 +73,8 @@ func underway(now time.Time) *upgradeProgress {
 func TestTheStatusOfAnUpdateSaysWhatEachPartWaitsFor(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	want := `Updating from 1.0.0 to 1.1.0, started 2m ago: 20 of 30 manifests are applied, run level 0000_30
-Some 1m0s more, if each manifest takes as long as those so far
-Failing: operator ledger is degraded
+Some 1m0s more until all manifests are applied, if each takes as long as those so far; nodes come after that
+Failing: operator ledger is degraded (to go back: windlass adm upgrade --abort)
 Waits for:
 └─ clusteroperator/ledger: reports version 1.1.0 (seen: 1.0.0), since 32s
 Operators:
@@ -144,11 +149,80 @@ Pools:`
 		t.Error("a request that was not considered yet is done")
 	}
 	p.version.Status.ObservedGeneration = proto.Int32(3)
+	p.version.Spec = &updatev1.ClusterVersionSpec{DesiredUpdate: &updatev1.DesiredUpdate{Version: proto.String("1.2.0")}}
+	if p.done() || !strings.Contains(p.refused(), "VerifyPayload") {
+		t.Errorf("a refused update is done: %q", p.refused())
+	}
+	p.version.Status.Conditions[1].Status = "Unknown"
+	if p.done() || p.refused() != "" {
+		t.Errorf("an update that is still examined is done, or refused: %q", p.refused())
+	}
+	if line := p.headline(now)[0]; line != "Cluster version is 1.1.0; an update to 1.2.0 is requested and has not begun." {
+		t.Error(line)
+	}
+	p.version.Spec.DesiredUpdate.Version = proto.String("1.1.0")
+	p.version.Status.Conditions[1].Status = "True"
 	if !p.done() {
 		t.Error("nothing is in progress, and it is not done")
 	}
 	p.version.Status.Conditions = p.version.Status.Conditions[1:]
 	if p.done() {
 		t.Error("a cluster of which nothing is known is done")
+	}
+}
+
+// A watch goes on until the update that was requested is completed: neither before it begins, nor while nothing answers.
+func TestAWatchOfAnUpdateEndsWithTheUpdate(t *testing.T) {
+	at := func(version, accepted, progressing string) *upgradeProgress {
+		return &upgradeProgress{version: &updatev1.ClusterVersion{
+			Spec: &updatev1.ClusterVersionSpec{DesiredUpdate: &updatev1.DesiredUpdate{Version: proto.String("1.1.0")}},
+			Status: &updatev1.ClusterVersionStatus{
+				Desired: &updatev1.ReleaseReference{Version: proto.String(version)},
+				Conditions: []*metav1.Condition{
+					{Type: "ReleaseAccepted", Status: accepted, Reason: proto.String("R"), Message: proto.String("text")},
+					{Type: "Progressing", Status: progressing, Message: proto.String("at " + version)},
+				},
+			},
+		}}
+	}
+	away := status.Error(codes.Unavailable, "away")
+	tests := map[string]struct {
+		looks []any
+		want  string
+		fails string
+	}{
+		"completed": {
+			[]any{
+				at("1.0.0", "True", "False"), at("1.0.0", "Unknown", "False"), away, at("1.1.0", "True", "True"),
+				at("1.1.0", "True", "False"),
+			},
+			"00:00:01  Not accepted (R): text\n00:00:02  no answer: away\n00:00:03  cluster version: at 1.1.0\n" +
+				"00:00:03  Not accepted (R): no longer\n00:00:03  no answer: no longer\n", "",
+		},
+		"refused": {
+			[]any{at("1.0.0", "Unknown", "False"), at("1.0.0", "False", "False")}, "", "the update is not accepted (R): text",
+		},
+		"not answered for good": {[]any{at("1.1.0", "True", "True"), status.Error(codes.PermissionDenied, "no")}, "", "no"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				n := 0
+				err := followUpgrade(t.Context(), &out, func(context.Context) (*upgradeProgress, error) {
+					defer func() { n++ }()
+					if p, ok := tt.looks[n].(*upgradeProgress); ok {
+						return p, nil
+					}
+					return nil, tt.looks[n].(error)
+				})
+				if n != len(tt.looks) || (err == nil) != (tt.fails == "") || err != nil && !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("after %d of %d looks: %v", n, len(tt.looks), err)
+				}
+				if _, lines, _ := strings.Cut(out.String(), "Pools:\n"); lines != tt.want {
+					t.Errorf("%s\nwant %s", lines, tt.want)
+				}
+			})
+		})
 	}
 }

@@ -231,12 +231,17 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 		return preflight(ctx, e, c, wanted, f)
 	}
 	if err := obstacles(cv); err != nil && !f.abort {
-		if !f.allowWithWarnings && !f.force {
+		if !f.allowWithWarnings {
 			return err
 		}
 		fmt.Fprintf(e.Err, "warning: --allow-upgrade-with-warnings is bypassing: %s\n", err)
 	}
 	desired := map[string]any{"version": nil, "image": nil, "force": nil, "waive": nil}
+	if reached(cv) { // what was accepted for it is not for another one
+		desired["acceptRisks"] = nil
+	} else if risks := acceptedRisks(cv); len(risks) > 0 {
+		fmt.Fprintf(e.Err, "warning: risks that are accepted, as far as the update has them: %s\n", strings.Join(risks, ", "))
+	}
 	if wanted.version != "" {
 		desired["version"] = wanted.version
 	}
@@ -322,7 +327,7 @@ func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 		if !same(u.GetRelease()) {
 			continue
 		}
-		if !f.allowNotRecommended && !f.force {
+		if !f.allowNotRecommended {
 			c := object.FindCondition(u.GetConditions(), "Recommended")
 			return chosen{},
 				fmt.Errorf(
@@ -343,7 +348,7 @@ func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 		return chosen{}, fmt.Errorf("the update %s is not one of the available updates: %s", f.to, offeredVersions(offered))
 	case !strings.Contains(f.toImage, "@sha256:"):
 		return chosen{}, errors.New("--to-image must be a valid image pull spec by digest: NAME@sha256:…")
-	case !f.allowExplicit && !f.force:
+	case !f.allowExplicit:
 		return chosen{},
 			errors.New(
 				"the requested upgrade image is not one of the available updates, you must pass --allow-explicit-upgrade to continue")
@@ -382,9 +387,14 @@ func obstacles(cv *updatev1.ClusterVersion) error {
 		{"Progressing", "True", "the cluster is already upgrading"},
 	} {
 		if c := object.FindCondition(cv.GetStatus().GetConditions(), o.typ); c.GetStatus() == o.status {
-			return fmt.Errorf(
+			text := fmt.Sprintf(
 				"%s:\n\n  Reason: %s\n  Message: %s\n\nIf you want to upgrade anyway, use --allow-upgrade-with-warnings", o.text,
 				c.GetReason(), c.GetMessage())
+			if begun(cv) {
+				before := completed(cv.GetStatus().GetHistory())
+				text += "\nTo go back to " + printer.Update(before.GetVersion(), before.GetImage()) + ": windlass adm upgrade --abort"
+			}
+			return errors.New(text)
 		}
 	}
 	return nil

@@ -200,6 +200,18 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	if p.err == nil {
 		p.err = table.New(p.out).Print(rows...)
 	}
+	rows = [][]string{{"NODE", "BECAUSE OF", "SERVICES", "DRAIN"}}
+	for _, n := range r.GetNodes() {
+		if services := serviceActions(n.GetServices()); n.GetActionReason() != "" || services != "" || n.GetDrain() != "" {
+			rows = append(rows, []string{
+				n.GetNode(), table.OrNone(n.GetActionReason()), table.OrNone(services), table.OrNone(n.GetDrain()),
+			})
+		}
+	}
+	if len(rows) > 1 {
+		p.printf("\nWhat their actions are for, and how far they are:\n")
+		p.table(rows)
+	}
 	if others := r.GetOtherNodes(); len(others) > 0 {
 		p.printf("\nNodes that it selects and that do not belong to it:\n")
 		rows := [][]string{{"NODE", "POOL", "REASON"}}

@@ -180,6 +180,11 @@ kernelArguments   changed +quiet -debug   Reboot   <none>     <none>
 			"a pool among others", func(p *planText) {
 				p.pool(&configv1.PlanMachineConfigPoolResponse{
 					MaxUnavailable: 1,
+					Nodes: []*configv1.PlanMachineConfigPoolResponse_NodePlan{{
+						Node: "b", State: "Updating", Current: "w-1", Desired: "w-2", Action: "Drain", Reason: "it is drained",
+						ActionReason: "the file /etc/a", Services: []*configv1.ServiceAction{{Name: "a.service"}},
+						Drain: "Draining: 2 pods left",
+					}, {Node: "c", State: "Updated", Current: "w-2", Desired: "w-2"}},
 					OtherNodes: []*configv1.PlanMachineConfigPoolResponse_OtherNode{
 						{Node: "a", Pool: "infra", Reason: "the custom pool infra wins over worker"},
 					},
@@ -187,7 +192,13 @@ kernelArguments   changed +quiet -debug   Reboot   <none>     <none>
 			},
 			`Max unavailable: 1; unavailable: 0; can start now: 0
 
-NODE   STATE   CURRENT   DESIRED   ACTION   REASON
+NODE   STATE      CURRENT   DESIRED   ACTION   REASON
+b      Updating   w-1       w-2       Drain    it is drained
+c      Updated    w-2       w-2       <none>
+
+What their actions are for, and how far they are:
+  NODE   BECAUSE OF        SERVICES            DRAIN
+  b      the file /etc/a   restart a.service   Draining: 2 pods left
 
 Nodes that it selects and that do not belong to it:
   NODE   POOL    REASON

@@ -23,6 +23,10 @@ func Update(version, image string) string {
 	return "<unknown>"
 }
 
+// RisksAccepted is the reason of the condition Recommended of an update that is recommended only since its risks are
+// accepted.
+const RisksAccepted = "AllExposedRisksAccepted"
+
 // Recommended prints the recommended updates.
 func Recommended(out io.Writer, list []*updatev1.ReleaseReference) error {
 	if len(list) == 0 {
@@ -42,10 +46,21 @@ func Recommended(out io.Writer, list []*updatev1.ReleaseReference) error {
 // Risky prints the updates with known risks, or only that there are some. now is for the ages of what is known of the
 // risks.
 func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool, now time.Time) error {
-	var risky []*updatev1.ConditionalUpdate
+	var risky, accepted []*updatev1.ConditionalUpdate
 	for _, u := range list {
-		if object.FindCondition(u.GetConditions(), "Recommended").GetStatus() != "True" {
+		switch c := object.FindCondition(u.GetConditions(), "Recommended"); {
+		case c.GetStatus() != "True":
 			risky = append(risky, u)
+		case c.GetReason() == RisksAccepted:
+			accepted = append(accepted, u)
+		}
+	}
+	if len(accepted) > 0 {
+		fmt.Fprintln(out, "\nRecommended only since their risks are accepted:")
+		for _, u := range accepted {
+			if err := Conditional(out, u, now); err != nil {
+				return err
+			}
 		}
 	}
 	switch {
