@@ -79,7 +79,7 @@ func stopBetween(t *testing.T, c *harness.Cluster, executable string, programs i
 	})
 }
 
-// change changes a bit of everything, and has the commands of both versions look at it.
+// change changes a bit of everything, and has the commands of both versions read it.
 func change(t *testing.T, c *harness.Cluster, after, when string) {
 	t.Helper()
 	c.MustCLI("scale", "machineset", "workers", "-n", "openshift-machine-api", "--replicas=3")

@@ -3,6 +3,7 @@ package release
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,16 +11,30 @@ import (
 	"hash"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/google/renameio/v2"
+
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 // ErrTooLarge means that an image has more bytes than were allowed.
 var ErrTooLarge = errors.New("the image is too large")
+
+// Size returns how many bytes the manifest says that the layers have, as they are sent.
+func (i *Image) Size() (size int64, err error) {
+	m, err := i.image.Manifest()
+	if err != nil {
+		return 0, err
+	}
+	for _, l := range m.Layers {
+		size += max(0, l.Size)
+	}
+	return size, nil
+}
 
 // Content returns the whole image as bytes, from which OpenContent opens it again: a tar archive of its index, if it
 // was found by one, its manifest, its configuration and its layers, each named by its digest. Equal images give equal
@@ -34,19 +49,54 @@ func (i *Image) Content(limit int64) ([]byte, error) {
 }
 
 // SaveContent writes what Content returns to a file, which is there as a whole or not at all, from which OpenFile opens
-// the image again. If the parts have more than limit bytes it is ErrTooLarge.
-func (i *Image) SaveContent(path string, limit int64) error {
-	return i.fromAnyPlace(func(i *Image) error {
-		f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600))
-		if err != nil {
+// the image again. When it returns nil, that is on the disk. What a kill leaves is beside it, and has a name that
+// begins with TempPrefix. If the parts have more than limit bytes it is ErrTooLarge.
+func (i *Image) SaveContent(ctx context.Context, path string, limit int64) error {
+	f, err := os.CreateTemp(filepath.Dir(path), TempPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	to := &sink{ctx: ctx, f: f}
+	err = i.fromAnyPlace(func(i *Image) error {
+		if to.err != nil {
+			return to.err // another place does not help
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-		defer func() { _ = f.Cleanup() }()
-		if err := writeContent(f, i, limit); err != nil {
+		if err := f.Truncate(0); err != nil {
 			return err
 		}
-		return f.CloseAtomicallyReplace()
+		return writeContent(to, i, limit)
 	})
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return durable.Rename(f.Name(), path)
+}
+
+// TempPrefix begins the names of files that SaveContent has not finished.
+const TempPrefix = ".part-"
+
+// sink is a file that is written until a context ends. It remembers why it could not be.
+type sink struct {
+	ctx context.Context
+	f   *os.File
+	err error
+}
+
+func (s *sink) Write(p []byte) (n int, err error) {
+	if s.err == nil {
+		s.err = s.ctx.Err()
+	}
+	if s.err == nil {
+		n, s.err = s.f.Write(p)
+	}
+	return n, s.err
 }
 
 // fromAnyPlace reads the image where it was found, and if that fails, from the next place that has it.
@@ -118,6 +168,9 @@ type contentWriter struct {
 }
 
 func (a *contentWriter) add(raw []byte, digest v1.Hash) error {
+	if len(raw) > maxManifest { // it would not be read
+		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, maxManifest)
+	}
 	return a.copy(bytes.NewReader(raw), digest, int64(len(raw)))
 }
 
@@ -138,9 +191,10 @@ func (a *contentWriter) copy(from io.Reader, digest v1.Hash, size int64) error {
 	if size < 0 {
 		return fmt.Errorf("its manifest says that it has %d bytes", size)
 	}
-	if a.size += size; a.size > a.limit {
+	if size > a.limit-a.size {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, a.limit)
 	}
+	a.size += size
 	err := a.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: digest.String(), Size: size, Mode: 0o444})
 	if err != nil {
 		return err
@@ -184,15 +238,15 @@ func OpenContent(ref string, content []byte) (*Image, error) {
 }
 
 // OpenFile opens the image that a reference names by its digest from what SaveContent wrote. All of the file is
-// compared with its digests now, and again when it is read, for which it must stay. A file that is not there is an
-// error that wraps fs.ErrNotExist.
-func OpenFile(ref, path string) (*Image, error) {
+// compared with its digests now, unless verified says that it was, and again when it is read, for which it must stay. A
+// file that is not there is an error that wraps fs.ErrNotExist.
+func OpenFile(ctx context.Context, ref, path string, verified bool) (*Image, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	p, err := partsOf(f)
+	p, err := partsOf(ctx, f, verified)
 	if err != nil {
 		return nil, fmt.Errorf("release image %s in %s: %w", ref, path, err)
 	}
@@ -200,7 +254,7 @@ func OpenFile(ref, path string) (*Image, error) {
 }
 
 // partsOf returns the parts that are in a file.
-func partsOf(f *os.File) (parts, error) {
+func partsOf(ctx context.Context, f *os.File, verified bool) (parts, error) {
 	p := parts{}
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
@@ -218,12 +272,17 @@ func partsOf(f *os.File) (parts, error) {
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.New()
-		if _, err := io.Copy(sum, r); err != nil {
+		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := sameSum(sum, digest); err != nil {
-			return nil, err
+		if !verified {
+			sum := sha256.New()
+			if _, err := io.Copy(sum, r); err != nil {
+				return nil, err
+			}
+			if err := sameSum(sum, digest); err != nil {
+				return nil, err
+			}
 		}
 		p[h.Name] = section{f.Name(), begin, h.Size}.open
 	}
@@ -303,6 +362,11 @@ func (b parts) image(digest v1.Hash) (v1.Image, error) {
 	m, err := v1.ParseManifest(bytes.NewReader(raw))
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	for _, d := range append([]v1.Descriptor{m.Config}, m.Layers...) { // the end may have been cut off
+		if b[d.Digest.String()] == nil {
+			return nil, fmt.Errorf("%s is missing", d.Digest)
+		}
 	}
 	return partial.CompressedToImage(partImage{b, raw, m})
 }

@@ -63,13 +63,13 @@ func TestAnImageIsOpenedFromItsContent(t *testing.T) {
 				t.Errorf("100 bytes are allowed: %v", err)
 			}
 			file := filepath.Join(t.TempDir(), "content")
-			check(t, found.SaveContent(file, 1<<20))
+			check(t, found.SaveContent(t.Context(), file, 1<<20))
 			saved, err := os.ReadFile(file)
 			check(t, err)
 			if !bytes.Equal(content, saved) {
 				t.Error("the content of a file is another one")
 			}
-			again, err = OpenFile(ref, file)
+			again, err = OpenFile(t.Context(), ref, file, false)
 			check(t, err)
 			got, err = Load(again)
 			check(t, err)

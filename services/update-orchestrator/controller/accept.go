@@ -24,6 +24,7 @@ import (
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
@@ -497,7 +498,7 @@ func (c *Controller) find(ctx context.Context, ref string) (*release.Image, erro
 	if err == nil {
 		return kept, nil
 	}
-	if !errors.Is(err, store.ErrNotFound) {
+	if !errors.Is(err, store.ErrNotFound) || errors.Is(err, payloads.ErrDamaged) {
 		c.Log.WarnContext(ctx, "kept release not read", "image", ref, "error", err)
 	}
 	return release.Open(ctx, ref, c.Images)
@@ -506,7 +507,7 @@ func (c *Controller) find(ctx context.Context, ref string) (*release.Image, erro
 // preserve keeps the image of a release, unless it is too large.
 func (c *Controller) preserve(ctx context.Context, l *loaded, image *release.Image) error {
 	file, err := c.Payloads.Keep(ctx, image)
-	if errors.Is(err, release.ErrTooLarge) {
+	if errors.Is(err, payloads.ErrNotKept) {
 		l.unkept = err.Error()
 		return nil
 	}
@@ -518,6 +519,7 @@ func (c *Controller) preserve(ctx context.Context, l *loaded, image *release.Ima
 func (c *Controller) load(image *release.Image) (*loaded, error) {
 	payload, err := release.Load(image)
 	if err != nil {
+		c.Payloads.Damaged(image.Digest)
 		return nil, err
 	}
 	tasks, err := c.Applier.Prepare(payload)
@@ -711,17 +713,24 @@ func (c *Controller) sweep(ctx context.Context) {
 	}
 }
 
-// retain keeps the images with some digests only. The others' releases say so before they go.
+// retain keeps the images with some digests only. The others' releases say so before they go; and so do those of which
+// the image is lost.
 func (c *Controller) retain(ctx context.Context, digests []string) error {
 	for _, r := range c.Tables.Releases.All() {
-		_, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@")
-		if slices.Contains(digests, digest) || plan.Find(r.GetStatus().GetConditions(), keptType).GetStatus() != plan.True {
+		if plan.Find(r.GetStatus().GetConditions(), keptType).GetStatus() != plan.True {
 			continue
+		}
+		reason, text := "Superseded", "The images of the present release and of the one completed before it are kept alone."
+		if _, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@"); slices.Contains(digests, digest) {
+			_, err := c.Payloads.Open(ctx, r.GetSpec().GetImage())
+			if !errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			reason, text = "PayloadLost", "It was kept, and is not any more: "+err.Error()
 		}
 		_, err := c.Tables.Releases.Modify(ctx, object.KeyOf(r), func(r *updatev1.Release) error {
 			r.Status.Conditions = object.SetCondition(r.Status.Conditions, &metav1.Condition{
-				Type: keptType, Status: plan.False, Reason: proto.String("Superseded"),
-				Message: proto.String("The images of the present release and of the one completed before it are kept alone."),
+				Type: keptType, Status: plan.False, Reason: proto.String(reason), Message: proto.String(text),
 			}, now())
 			return nil
 		})
@@ -843,9 +852,19 @@ func keptCondition(l *loaded) *metav1.Condition {
 		kept.Status, kept.Reason = plan.False, proto.String("PayloadNotKept")
 		kept.Message = proto.String("After each restart the image is read from where it came from: " + l.unkept)
 	case l.file != "":
-		kept.Message = proto.String("It is larger than what etcd keeps, and is on the disk of one machine: " + l.file)
+		kept.Message = proto.String("It is larger than what etcd keeps, and is on the disk of one machine, " + hostname() +
+			": " + l.file)
 	}
 	return kept
+}
+
+// hostname names this machine.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "of an unknown name"
+	}
+	return name
 }
 
 // noteKept has a release that was accepted before say whether its image is kept.

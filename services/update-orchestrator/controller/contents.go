@@ -27,9 +27,13 @@ func (c *Controller) Contents(ctx context.Context, cv *updatev1.ClusterVersion, 
 	}
 	image, err := c.Payloads.Open(ctx, r.GetSpec().GetImage())
 	if errors.Is(err, store.ErrNotFound) {
-		return &updatev1.PlanReleaseResponse{ContentsUnknown: fmt.Sprintf(
-			"the image of release %s is not kept: only the present release and the one before it are",
-			r.GetStatus().GetVersion())}, nil
+		why := "only the present release and the one before it are"
+		if kept := plan.Find(r.GetStatus().GetConditions(), keptType); kept.GetMessage() != "" {
+			why = kept.GetMessage()
+		}
+		return &updatev1.PlanReleaseResponse{
+			ContentsUnknown: fmt.Sprintf("the image of release %s is not kept here: %s", r.GetStatus().GetVersion(), why),
+		}, nil
 	}
 	if err != nil {
 		return nil, err

@@ -88,6 +88,9 @@ func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStat
 	if err := c.noteKept(ctx, l); err != nil {
 		return time.Time{}, err
 	}
+	if err := c.retain(ctx, plan.Kept(image, st.GetHistory())); err != nil {
+		c.Log.WarnContext(ctx, "kept releases not looked through", "error", err)
+	}
 	return time.Time{}, nil
 }
 

@@ -16,13 +16,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/store"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -30,24 +31,39 @@ const (
 	maxSize = 32 << 20
 	// maxFile is how many bytes one may have to be kept on the disk: what is read of the layers of a release at most.
 	maxFile = 2 << 30
+	// reserve is how many bytes of the disk are left alone: etcd may be on it, and ends where it is full.
+	reserve = 1 << 30
 
 	chunkSize    = 1 << 20 // a value of etcd is small: its usual limit of a request is 1.5 MiB
 	recordPrefix = "payloads/"
 	chunkPrefix  = "payload-chunks/"
 )
 
-// Payloads are the images that are kept.
+// ErrDamaged means that a file is not what was kept.
+var ErrDamaged = errors.New("its file is damaged")
+
+// ErrNotKept means that an image cannot be kept here: it is too large, or the disk does not take it.
+var ErrNotKept = errors.New("it cannot be kept here")
+
+// Payloads are the images that are kept. Its methods may be called concurrently.
 type Payloads struct {
 	store    *store.Store
 	dir      string
 	most     int64 // maxSize
 	mostFile int64 // maxFile
+	reserve  int64 // of the disk
 	chunk    int   // chunkSize
+
+	mu       sync.Mutex
+	verified map[string]os.FileInfo // files that were compared with their digests, as they were then
 }
 
 // New returns the images that are kept in a store, or in a directory, which is made when it is needed.
 func New(st *store.Store, dir string) *Payloads {
-	return &Payloads{store: st, dir: dir, most: maxSize, mostFile: maxFile, chunk: chunkSize}
+	return &Payloads{
+		store: st, dir: dir, most: maxSize, mostFile: maxFile, reserve: reserve, chunk: chunkSize,
+		verified: map[string]os.FileInfo{},
+	}
 }
 
 // record says how the bytes of an image are kept.
@@ -66,12 +82,13 @@ func chunkKey(digest string, n int) string { return fmt.Sprintf("%s%04d", chunks
 
 // file returns where an image is kept on the disk.
 func (p *Payloads) file(digest string) string {
-	return filepath.Join(p.dir, strings.ReplaceAll(digest, ":", "-")+".tar")
+	return filepath.Join(p.dir, strings.ReplaceAll(digest, ":", "-")+fileExt)
 }
 
+const fileExt = ".tar"
+
 // Keep keeps an image, unless it is kept already. It returns the file if it is kept on this machine alone, as an image
-// of more than maxSize bytes is. One of more than maxFile bytes, and one for which the disk has no room, is
-// release.ErrTooLarge.
+// of more than maxSize bytes is. One of more than maxFile bytes, and one that the disk does not take, is ErrNotKept.
 func (p *Payloads) Keep(ctx context.Context, image *release.Image) (file string, err error) {
 	_, file, err = p.open(ctx, "kept@"+image.Digest)
 	if err == nil || !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
@@ -82,14 +99,34 @@ func (p *Payloads) Keep(ctx context.Context, image *release.Image) (file string,
 		return "", err
 	}
 	file = p.file(image.Digest)
+	if err := p.save(ctx, image, file); err != nil {
+		return "", fmt.Errorf("%w: etcd keeps images of up to %d bytes, and the disk does not take it: %w", ErrNotKept,
+			p.most,
+			err)
+	}
+	return file, nil
+}
+
+// save writes an image to a file, unless the disk would be nearly full then.
+func (p *Payloads) save(ctx context.Context, image *release.Image, file string) error {
 	if err := durable.MkdirAll(p.dir, 0o700); err != nil {
-		return "", err
+		return err
 	}
-	err = image.SaveContent(file, p.mostFile)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("%w: %w", release.ErrTooLarge, err)
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is damaged
+		return err
 	}
-	return file, err
+	size, err := image.Size()
+	if err != nil {
+		return err
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(p.dir, &disk); err != nil {
+		return err
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; size > free-p.reserve {
+		return fmt.Errorf("%d bytes are free, %d of them are left alone, and the image has %d", free, p.reserve, size)
+	}
+	return image.SaveContent(ctx, file, p.mostFile)
 }
 
 func (p *Payloads) keepInStore(ctx context.Context, image *release.Image) error {
@@ -140,14 +177,44 @@ func (p *Payloads) open(ctx context.Context, ref string) (_ *release.Image, file
 		return image, "", err
 	}
 	file = p.file(digest)
-	image, why := release.OpenFile(ref, file)
+	image, why := p.openFile(ctx, ref, file)
 	switch {
 	case errors.Is(why, fs.ErrNotExist):
 		return nil, "", err
+	case ctx.Err() != nil:
+		return nil, "", ctx.Err()
 	case why != nil:
-		return nil, "", fmt.Errorf("%w: %w", store.ErrNotFound, why)
+		return nil, "", fmt.Errorf("%w: %w: %w", store.ErrNotFound, ErrDamaged, why)
 	}
 	return image, file, nil
+}
+
+// openFile compares a file with its digests unless it is as it was when that was done.
+func (p *Payloads) openFile(ctx context.Context, ref, file string) (*release.Image, error) {
+	is, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	was := p.verified[file]
+	p.mu.Unlock()
+	same := was != nil && os.SameFile(is, was) && is.ModTime().Equal(was.ModTime()) && is.Size() == was.Size()
+	image, err := release.OpenFile(ctx, ref, file, same)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.verified[file] = is
+	return image, nil
+}
+
+// Damaged says that what is kept of an image could not be read after it was opened: it is compared with its digests
+// again when it is opened next.
+func (p *Payloads) Damaged(digest string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.verified, p.file(digest))
 }
 
 func (p *Payloads) openInStore(ctx context.Context, ref, digest string) (*release.Image, error) {
@@ -214,16 +281,18 @@ func (p *Payloads) retainFiles(digests []string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(p.dir, e.Name())
-		if slices.ContainsFunc(digests, func(digest string) bool { return path == p.file(digest) }) {
+		ours := strings.HasPrefix(e.Name(), release.TempPrefix) || filepath.Ext(e.Name()) == fileExt
+		if !ours || slices.ContainsFunc(digests, func(digest string) bool { return path == p.file(digest) }) {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // remove removes the chunks first: the record leads to them.

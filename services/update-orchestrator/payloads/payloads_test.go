@@ -1,6 +1,7 @@
 package payloads
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -55,7 +56,7 @@ func keeper(t *testing.T) (*Payloads, *store.Store) {
 	servetest.Clear(t, etcdtest.Client(t))
 	st := store.New(etcdtest.Client(t), "/windlass/update-orchestrator/")
 	p := New(st, t.TempDir())
-	p.most, p.chunk = 256<<10, 8<<10
+	p.most, p.chunk, p.reserve = 256<<10, 8<<10, 0
 	return p, st
 }
 
@@ -200,14 +201,24 @@ func TestALargeImageIsKeptOnTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	damages := map[string][]byte{"nothing is left": nil}
 	for _, at := range []int{600, len(content) / 2, len(content) - 1500} {
-		content[at] ^= 1
-		if err := os.WriteFile(file, content, 0o600); err != nil {
+		changed := bytes.Clone(content)
+		changed[at] ^= 1
+		damages[fmt.Sprint("byte ", at, " is changed")] = changed
+	}
+	for at := 0; at < len(content); at += 512 { // parts begin at such places
+		if content[at] == 's' && bytes.HasPrefix(content[at:], []byte("sha256:")) {
+			damages[fmt.Sprint("the end is missing from ", at)] = content[:at]
+			damages[fmt.Sprint("the end is empty from ", at)] = append(bytes.Clone(content[:at]), make([]byte, 1024)...)
+		}
+	}
+	for what, damaged := range damages {
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		content[at] ^= 1
-		if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) {
-			t.Errorf("byte %d is changed: %v", at, err)
+		if _, err := p.Open(t.Context(), ref); !errors.Is(err, store.ErrNotFound) || !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
 		}
 		if _, err := p.Keep(t.Context(), i); err != nil {
 			t.Fatal(err)
@@ -216,7 +227,7 @@ func TestALargeImageIsKeptOnTheDisk(t *testing.T) {
 	}
 
 	// It stays for its digest, and goes with what a kill has left beside it.
-	left := filepath.Join(p.dir, ".sha256-0.tar123")
+	left := filepath.Join(p.dir, release.TempPrefix+"123")
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +250,7 @@ func TestAnImageThatIsTooLargeIsNotKept(t *testing.T) {
 	p, st := keeper(t)
 	p.mostFile = 300 << 10
 	i, ref := image(t, "1.0.0", 300<<10)
-	if _, err := p.Keep(t.Context(), i); !errors.Is(err, release.ErrTooLarge) || !strings.Contains(err.Error(), "307200") {
+	if _, err := p.Keep(t.Context(), i); !errors.Is(err, ErrNotKept) || !strings.Contains(err.Error(), "307200") {
 		t.Errorf("%v", err)
 	}
 	if entries, err := os.ReadDir(p.dir); err != nil || len(entries) > 0 || keys(t, st) > 0 {
@@ -257,9 +268,11 @@ func TestAFullDiskKeepsNoLargeImage(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(p.dir, 0) })
 	i, _ := image(t, "1.0.0", 300<<10)
-	if _, err := p.Keep(t.Context(), i); !errors.Is(err, release.ErrTooLarge) ||
-		!strings.Contains(err.Error(), "no space") {
-		t.Errorf("%v", err)
+	for reserve, want := range map[int64]string{0: "65536 bytes are free", -1 << 30: "no space"} {
+		p.reserve = reserve
+		if _, err := p.Keep(t.Context(), i); !errors.Is(err, ErrNotKept) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v", err)
+		}
 	}
 	if entries, err := os.ReadDir(p.dir); err != nil || len(entries) > 0 {
 		t.Errorf("what stays is %v, %v", entries, err)

@@ -240,7 +240,8 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is not recommended:\n\n%s",
 				status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
 		case c.GetReason() == allExposedRisksAccepted:
-			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is recommended only since risks are accepted:\n\n%s",
+			v.warn(preconditionRecommended, c.GetReason(),
+				"Update from %s to %s is recommended only since risks are accepted:\n\n%s",
 				status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
 		}
 		return

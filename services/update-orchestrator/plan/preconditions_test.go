@@ -285,13 +285,29 @@ func TestAccepted(t *testing.T) {
 		history []*updatev1.UpdateHistory
 		want    []string
 	}{
-		"nothing is desired":               {},
-		"before an update is asked for":    {&updatev1.DesiredUpdate{AcceptRisks: risks}, at("Completed"), []string{"R", "S"}},
-		"for an update that is asked for":  {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: proto.String("1.2.0")}, at("Completed"), []string{"R", "S"}},
-		"for one that has begun":           {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Partial"), []string{"R", "S"}},
-		"for one that is completed":        {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Completed"), nil},
-		"for an image that is completed":   {&updatev1.DesiredUpdate{AcceptRisks: risks, Image: image}, at("Completed"), nil},
-		"for another image of the version": {&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version, Image: proto.String("r@sha256:2")}, at("Completed"), []string{"R", "S"}},
+		"nothing is desired": {},
+		"before an update is asked for": {
+			&updatev1.DesiredUpdate{AcceptRisks: risks}, at("Completed"),
+			[]string{"R", "S"},
+		},
+		"for an update that is asked for": {
+			&updatev1.DesiredUpdate{AcceptRisks: risks, Version: proto.String("1.2.0")},
+			at("Completed"),
+			[]string{"R", "S"},
+		},
+		"for one that has begun": {
+			&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Partial"),
+			[]string{"R", "S"},
+		},
+		"for one that is completed": {
+			&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version}, at("Completed"),
+			nil,
+		},
+		"for an image that is completed": {&updatev1.DesiredUpdate{AcceptRisks: risks, Image: image}, at("Completed"), nil},
+		"for another image of the version": {&updatev1.DesiredUpdate{
+			AcceptRisks: risks, Version: version,
+			Image: proto.String("r@sha256:2"),
+		}, at("Completed"), []string{"R", "S"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -72,7 +72,8 @@ func withoutSource(t *testing.T, more int) {
 		if kept.GetStatus() != "True" {
 			t.Errorf("%s: %v", version, kept)
 		}
-		if file := filepath.Join(c.dir, "releases"); version == "1.0.1" && strings.Contains(kept.GetMessage(), file) != (more > 0) {
+		if file := filepath.Join(c.dir, "releases"); version == "1.0.1" && strings.Contains(kept.GetMessage(),
+			file) != (more > 0) {
 			t.Errorf("%s with %d bytes more: %v", version, more, kept)
 		}
 	}

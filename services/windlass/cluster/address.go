@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,12 +80,12 @@ func offsetOf(dir string) uint32 {
 // has, also of those that are down, and no cluster of the host that runs. A cluster in containers has none: its
 // machines are not on the loopback network. If all are taken it has none either, and its pods have the addresses of
 // their machines. An error means that the ranges of the cluster, which must not run, are by now those of another one.
-func (c *Cluster) EnsureNetwork() error {
+func (c *Cluster) EnsureNetwork(ctx context.Context) error {
 	if c.Containers {
 		return nil
 	}
 	if c.Network > 0 {
-		held, err := c.HoldNetwork()
+		held, err := c.HoldNetwork(ctx)
 		if err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func (c *Cluster) EnsureNetwork() error {
 	start := int(offsetOf(c.dir) % loopback.Networks)
 	for i := range loopback.Networks {
 		n := (start+i)%loopback.Networks + 1
-		if taken[n] {
+		if taken[n] || loopback.InUse(n) {
 			continue
 		}
 		held, err := loopback.Hold(n)
@@ -121,8 +122,8 @@ func (c *Cluster) EnsureNetwork() error {
 
 // HoldNetwork takes the ranges of a cluster that has some, until they are closed or this process ends, so that no other
 // cluster on this host gets them or runs with them.
-func (c *Cluster) HoldNetwork() (io.Closer, error) {
-	held, err := loopback.Hold(c.Network)
+func (c *Cluster) HoldNetwork(ctx context.Context) (io.Closer, error) {
+	held, err := loopback.Await(ctx, c.Network)
 	if errors.Is(err, loopback.ErrHeld) {
 		return nil,
 			fmt.Errorf("addresses of pods and services of cluster %q (%s, %s): %w, of another cluster: stop that one first",

@@ -14,7 +14,7 @@ func TestEachClusterHasARangeForItsPods(t *testing.T) {
 	t.Setenv("WINDLASS_HOME", t.TempDir())
 	has := map[int]string{}
 	for i := range 4 {
-		c, err := Create(Settings{Name: fmt.Sprint("test-", i)})
+		c, err := Create(t.Context(), Settings{Name: fmt.Sprint("test-", i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func TestEachClusterHasARangeForItsPods(t *testing.T) {
 		}
 		has[c.Network] = c.Name
 		before := c.Network
-		if err := c.EnsureNetwork(); err != nil || c.Network != before {
+		if err := c.EnsureNetwork(t.Context()); err != nil || c.Network != before {
 			t.Errorf("cluster %s had range %d and has %d: %v", c.Name, before, c.Network, err)
 		}
 	}
@@ -31,11 +31,11 @@ func TestEachClusterHasARangeForItsPods(t *testing.T) {
 
 func TestNoClusterGetsTheRangeOfOneThatRuns(t *testing.T) {
 	t.Setenv("WINDLASS_HOME", t.TempDir())
-	first, err := Create(Settings{Name: "test"})
+	first, err := Create(t.Context(), Settings{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := first.HoldNetwork()
+	held, err := first.HoldNetwork(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func TestNoClusterGetsTheRangeOfOneThatRuns(t *testing.T) {
 	if err := os.Remove(first.Dir(settingsFile)); err != nil {
 		t.Fatal(err)
 	}
-	second, err := Create(Settings{Name: "test"})
+	second, err := Create(t.Context(), Settings{Name: "test"})
 	if err != nil || second.Network == first.Network {
 		t.Errorf("the second cluster has range %d, as the first one: %v", first.Network, err)
 	}
-	err = first.EnsureNetwork()
+	err = first.EnsureNetwork(t.Context())
 	if !errors.Is(err, loopback.ErrHeld) || !strings.Contains(err.Error(), fmt.Sprint("process ", os.Getpid())) {
 		t.Errorf("a cluster is brought back with a range that another one has by now: %v", err)
 	}
 	held.Close()
-	if err := first.EnsureNetwork(); err != nil {
+	if err := first.EnsureNetwork(t.Context()); err != nil {
 		t.Errorf("the other one is stopped: %v", err)
 	}
 }
@@ -60,7 +60,7 @@ func TestNoClusterGetsTheRangeOfOneThatRuns(t *testing.T) {
 func TestAClusterInContainersHasNoRange(t *testing.T) {
 	t.Setenv("WINDLASS_HOME", t.TempDir())
 	c := &Cluster{Settings: Settings{Name: "a", Containers: true}, dir: "/a"}
-	if err := c.EnsureNetwork(); err != nil || c.Network != 0 {
+	if err := c.EnsureNetwork(t.Context()); err != nil || c.Network != 0 {
 		t.Errorf("range %d, %v", c.Network, err)
 	}
 }

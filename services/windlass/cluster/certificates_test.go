@@ -18,7 +18,7 @@ import (
 func newCluster(t *testing.T) *Cluster {
 	t.Helper()
 	t.Setenv("WINDLASS_HOME", t.TempDir())
-	c, err := Create(Settings{Name: "test"})
+	c, err := Create(t.Context(), Settings{Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,7 +158,7 @@ func lock(dir string) (unlock func(), err error) {
 }
 
 // Create makes the directory of a new cluster and chooses its addresses.
-func Create(s Settings) (*Cluster, error) {
+func Create(ctx context.Context, s Settings) (*Cluster, error) {
 	dir, err := dirOf(s.Name)
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func Create(s Settings) (*Cluster, error) {
 	if err := c.EnsurePodUsers(); err != nil {
 		return nil, err
 	}
-	if err := c.EnsureNetwork(); err != nil {
+	if err := c.EnsureNetwork(ctx); err != nil {
 		return nil, err
 	}
 	return c, c.Save()

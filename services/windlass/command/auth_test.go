@@ -15,7 +15,7 @@ import (
 func stopped(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	t.Setenv("WINDLASS_HOME", t.TempDir())
-	c, err := cluster.Create(cluster.Settings{Name: "idle"})
+	c, err := cluster.Create(t.Context(), cluster.Settings{Name: "idle"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -25,11 +24,6 @@ import (
 
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
-	held, err := holdNetwork(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer held.Close()
 	s := process.NewSupervisor(c.Dir("run"), log)
 	programs, err := newPrograms(c, executable, s, log)
 	if err != nil {
@@ -37,29 +31,23 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
-	g.Go(func() error { return programs.run(ctx) })
+	g.Go(func() error { // as the one supervisor of the cluster
+		select {
+		case <-s.Active():
+		case <-ctx.Done():
+			return nil
+		}
+		if c.Network > 0 {
+			held, err := c.HoldNetwork(ctx)
+			if err != nil {
+				return err
+			}
+			defer held.Close()
+		}
+		return programs.run(ctx)
+	})
 	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
-}
-
-// holdNetwork holds the addresses of the cluster's pods and services while its supervisor runs. One that is just ending
-// may still hold them.
-func holdNetwork(ctx context.Context, c *cluster.Cluster) (io.Closer, error) {
-	if c.Network == 0 {
-		return io.NopCloser(nil), nil
-	}
-	const patience = 5 * time.Second
-	for end := time.Now().Add(patience); ; {
-		held, err := c.HoldNetwork()
-		if !errors.Is(err, loopback.ErrHeld) || time.Now().After(end) {
-			return held, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen
@@ -132,15 +120,16 @@ func Start(c *cluster.Cluster, executable string) (pid int, started bool, err er
 	return pid, pid == cmd.Process.Pid, err
 }
 
-// awaitHold waits until a supervisor that was just started holds the cluster: from then on it is found by Alive.
+// awaitHold waits until a supervisor that was just started holds the cluster and its network: from then on it is found
+// by Alive.
 func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
-	const patience = 10 * time.Second // a supervisor waits 5 s for one that is just ending
+	const patience = 15 * time.Second // a supervisor waits 5 s for one that is just ending, and 5 s for its network
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; {
-		if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid {
+		if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && holdsNetwork(c, pid) {
 			return nil
 		}
 		if time.Now().After(end) {
@@ -155,6 +144,15 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// holdsNetwork reports whether a process holds the network of a cluster, if that has one.
+func holdsNetwork(c *cluster.Cluster, pid int) bool {
+	if c.Network == 0 {
+		return true
+	}
+	holder, _ := loopback.Holder(c.Network)
+	return int(holder) == pid
 }
 
 // Stop ends all processes of a cluster: the supervisor, the programs, the machines and the members of etcd. It calls

@@ -356,7 +356,8 @@ func remaining(p *updatev1.UpdateProgress, elapsed time.Duration) string {
 		return ""
 	}
 	left := time.Duration(float64(elapsed) / float64(done) * float64(total-done))
-	return fmt.Sprintf("Some %s more until all manifests are applied, if each takes as long as those so far; nodes come after that",
+	return fmt.Sprintf(
+		"Some %s more until all manifests are applied, if each takes as long as those so far; nodes come after that",
 		left.Round(time.Second))
 }
 

@@ -171,7 +171,8 @@ Pools:`
 	}
 }
 
-// A watch goes on until the update that was requested is completed: neither before it begins, nor while nothing answers.
+// A watch goes on until the update that was requested is completed: neither before it begins, nor while nothing
+// answers.
 func TestAWatchOfAnUpdateEndsWithTheUpdate(t *testing.T) {
 	at := func(version, accepted, progressing string) *upgradeProgress {
 		return &upgradeProgress{version: &updatev1.ClusterVersion{
@@ -216,7 +217,8 @@ func TestAWatchOfAnUpdateEndsWithTheUpdate(t *testing.T) {
 					}
 					return nil, tt.looks[n].(error)
 				})
-				if n != len(tt.looks) || (err == nil) != (tt.fails == "") || err != nil && !strings.Contains(err.Error(), tt.fails) {
+				if n != len(tt.looks) || (err == nil) != (tt.fails == "") || err != nil &&
+					!strings.Contains(err.Error(), tt.fails) {
 					t.Errorf("after %d of %d looks: %v", n, len(tt.looks), err)
 				}
 				if _, lines, _ := strings.Cut(out.String(), "Pools:\n"); lines != tt.want {

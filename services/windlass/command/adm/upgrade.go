@@ -392,7 +392,8 @@ func obstacles(cv *updatev1.ClusterVersion) error {
 				c.GetReason(), c.GetMessage())
 			if begun(cv) {
 				before := completed(cv.GetStatus().GetHistory())
-				text += "\nTo go back to " + printer.Update(before.GetVersion(), before.GetImage()) + ": windlass adm upgrade --abort"
+				text += "\nTo go back to " + printer.Update(before.GetVersion(), before.GetImage()) +
+					": windlass adm upgrade --abort"
 			}
 			return errors.New(text)
 		}

@@ -65,7 +65,7 @@ func up(ctx context.Context, e *session.Env, f upFlags) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	s := progress.New(e.Out)
-	c, fresh, err := openOrCreate(e, f)
+	c, fresh, err := openOrCreate(ctx, e, f)
 	if err != nil {
 		return err
 	}
@@ -75,6 +75,10 @@ func up(ctx context.Context, e *session.Env, f upFlags) error {
 	}
 	fmt.Fprintf(e.Out, "%s cluster %q at https://%s\n", word, c.Name, c.Gateway())
 	fmt.Fprintln(e.Out, podsRunAs(c))
+	if c.Network == 0 {
+		fmt.Fprintln(e.Out,
+			"  pods have the addresses of their machines, and share their ports: no range of addresses is free")
+	}
 	alive, err := supervise.Alive(c)
 	if err != nil {
 		return err
@@ -174,7 +178,7 @@ func explainUp(e *session.Env, err error, c *cluster.Cluster) error {
 		session.NameFlag(c))
 }
 
-func openOrCreate(e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, err error) {
+func openOrCreate(ctx context.Context, e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, err error) {
 	for _, s := range f.settings {
 		if err := cluster.CheckSetting(s); err != nil {
 			return nil, false, err
@@ -192,7 +196,7 @@ func openOrCreate(e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, er
 	defer unlock()
 	c, err = cluster.Open(e.ClusterName())
 	if err == nil {
-		return c, false, reopen(e, c, f)
+		return c, false, reopen(ctx, e, c, f)
 	}
 	if !errors.Is(err, cluster.ErrNone) {
 		return nil, false, err
@@ -201,7 +205,7 @@ func openOrCreate(e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	c, err = cluster.Create(cluster.Settings{
+	c, err = cluster.Create(ctx, cluster.Settings{
 		Name: e.ClusterName(), Lifetime: cluster.Lifetime(f.lifetime),
 		ProgramFlags: f.settings,
 	})
@@ -212,7 +216,7 @@ func openOrCreate(e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, er
 }
 
 // reopen prepares an existing cluster for a restart. It does not change the settings of a running one.
-func reopen(e *session.Env, c *cluster.Cluster, f upFlags) error {
+func reopen(ctx context.Context, e *session.Env, c *cluster.Cluster, f upFlags) error {
 	if err := c.CheckFormat(); err != nil {
 		return err
 	}
@@ -235,7 +239,7 @@ func reopen(e *session.Env, c *cluster.Cluster, f upFlags) error {
 		return err
 	}
 	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings, f.unset)
-	if err := c.EnsureNetwork(); err != nil {
+	if err := c.EnsureNetwork(ctx); err != nil {
 		return err
 	}
 	if err := c.EnsurePodUsers(); err != nil {

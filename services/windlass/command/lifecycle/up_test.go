@@ -25,7 +25,7 @@ func TestOfStartsAtOnceOneMakesTheCluster(t *testing.T) {
 	for i := range made {
 		starts.Go(func() {
 			var err error
-			if opened[i], made[i], err = openOrCreate(e, upFlags{}); err != nil {
+			if opened[i], made[i], err = openOrCreate(t.Context(), e, upFlags{}); err != nil {
 				t.Error(err)
 			}
 		})
