@@ -51,7 +51,8 @@ type State struct {
 	Reason      string // one CamelCase word; empty means AsExpected
 	Message     string
 	Version     string // empty means the version of the program
-	// Objection is why the cluster should not go to another minor version; the zero Objection has none.
+	// Objection is why the cluster should not go to another minor version; the zero Objection has none, and a service that
+	// is not available or is degraded objects by that.
 	Objection Objection
 	// Further is one more condition, of the service's own; the zero Condition leaves what is there.
 	Further Condition
@@ -159,6 +160,9 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 		next = &updatev1.ClusterOperatorStatus{}
 	}
 	healthy := s.Available && !s.Progressing && !s.Degraded
+	if s.Objection == (Objection{}) && (!s.Available || s.Degraded) { // first it must be well
+		s.Objection = Objection{cmp.Or(s.Reason, "NotHealthy"), cmp.Or(s.Message, "the service is not available, or degraded")}
+	}
 	for _, c := range []struct {
 		typ       string
 		is, cause bool

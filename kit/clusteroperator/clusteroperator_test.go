@@ -225,7 +225,7 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 	}
 }
 
-// The reason of a state is that of the conditions that it causes: "Upgradeable True" has nothing to do with it.
+// The reason of a state is that of the conditions that it causes; a service that is not well objects to updates.
 func TestAReasonBelongsToWhatItCauses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state State
@@ -237,11 +237,11 @@ func TestAReasonBelongsToWhatItCauses(t *testing.T) {
 		},
 		"degraded": {
 			State{Available: true, Degraded: true, Reason: "Lost", Message: "m"},
-			"Available True AsExpected, Progressing False AsExpected, Degraded True Lost m, Upgradeable True AsExpected",
+			"Available True AsExpected, Progressing False AsExpected, Degraded True Lost m, Upgradeable False Lost m",
 		},
 		"not available": {
 			State{Degraded: true, Reason: "NotReady", Message: "m"},
-			"Available False NotReady m, Progressing False AsExpected, Degraded True NotReady m, Upgradeable True AsExpected",
+			"Available False NotReady m, Progressing False AsExpected, Degraded True NotReady m, Upgradeable False NotReady m",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

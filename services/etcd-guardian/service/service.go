@@ -17,6 +17,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
@@ -135,6 +136,13 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		return nil, err
 	}
 	parts = append(parts, owned...)
+	p.Operator = func(ctx context.Context) clusteroperator.State {
+		s := p.Readiness(ctx)
+		if o, _ := c.Last(); s.Available && !s.Degraded {
+			s.Objection.Reason, s.Objection.Message = plan.Objection(o.Quorum)
+		}
+		return s
+	}
 	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
