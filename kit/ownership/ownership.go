@@ -4,6 +4,7 @@ package ownership
 
 import (
 	"slices"
+	"strings"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -60,6 +61,21 @@ func holds(keeps string) func(finalizer string) bool {
 func Disown(m *metav1.ObjectMeta, uids []string) {
 	m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, func(r *metav1.OwnerReference) bool {
 		return slices.Contains(uids, r.GetUid())
+	})
+}
+
+// Names reports whether a reference of an object in a namespace names an owner of a kind, in whichever version. That of
+// an object without a namespace names none of a kind with namespaces: in which one the owner is, is not known.
+func Names(r *metav1.OwnerReference, namespace string, t *metav1.ResourceType) bool {
+	group, _, grouped := strings.Cut(r.GetApiVersion(), "/")
+	return r.GetKind() == t.GetKind() && (grouped && group == t.GetGroup() || !grouped && t.GetGroup() == "") &&
+		(namespace != "" || !t.GetNamespaced())
+}
+
+// RefersTo reports whether a reference of an object names an owner of a kind.
+func RefersTo(o object.Object, t *metav1.ResourceType) bool {
+	return slices.ContainsFunc(o.GetMetadata().GetOwnerReferences(), func(r *metav1.OwnerReference) bool {
+		return Names(r, o.GetMetadata().GetNamespace(), t)
 	})
 }
 

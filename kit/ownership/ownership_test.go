@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -67,5 +68,36 @@ func TestAnOwnerThatOrphansIsHeldUntilItsDependentsAreReleased(t *testing.T) {
 	ownership.Disown(m, []string{"a", "c"})
 	if got := ownership.Owners(set); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("owners %v", got)
+	}
+}
+
+func TestAReferenceNamesAKindInAnyVersion(t *testing.T) {
+	deployments := object.TypeOf((&schedulingv1.Deployment{}).ProtoReflect().Descriptor())
+	namespaces := object.TypeOf((&schedulingv1.Namespace{}).ProtoReflect().Descriptor())
+	var got []string
+	for _, r := range []*metav1.OwnerReference{
+		{ApiVersion: "apps/v1", Kind: "Deployment"},
+		{ApiVersion: "apps/v1beta2", Kind: "Deployment"},
+		{ApiVersion: "example.com/v1", Kind: "Deployment"},
+		{ApiVersion: "v1", Kind: "Deployment"},
+		{ApiVersion: "v1", Kind: "Namespace"},
+		{ApiVersion: "apps/v1", Kind: "Namespace"},
+	} {
+		for _, namespace := range []string{"default", ""} {
+			o := &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{
+				Namespace: namespace, OwnerReferences: []*metav1.OwnerReference{{Kind: "Other"}, r},
+			}}
+			for _, t := range []*metav1.ResourceType{deployments, namespaces} {
+				if ownership.RefersTo(o, t) {
+					got = append(got, namespace+" "+r.GetApiVersion()+" "+r.GetKind())
+				}
+			}
+		}
+	}
+	want := []string{
+		"default apps/v1 Deployment", "default apps/v1beta2 Deployment", "default v1 Namespace", " v1 Namespace",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("known are (-want +got):\n%s", diff)
 	}
 }

@@ -149,7 +149,8 @@ type prepared[T object.Object] struct {
 func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], dryRun bool,
 	alone func(prepared[T]) (T, error),
 ) {
-	if dryRun || t.cfg.Claims != nil { // nothing is written, or each object is written with its claims
+	// Nothing is written, or each object is written with its claims or a guard.
+	if dryRun || t.cfg.Claims != nil || t.cfg.Guard != nil {
 		for _, p := range ready {
 			out[p.at].Object, out[p.at].Err = alone(p)
 		}

@@ -91,14 +91,14 @@ func (t *Table[T]) claimOps(ctx context.Context, old, next T) ([]store.Op, error
 	return ops, nil
 }
 
-// commit writes an object together with its claims. op is the operation on the object itself. The error is heldError if
-// another object holds a claim.
-func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T) (int64, error) {
+// commit writes an object together with its claims, if the guards hold. op is the operation on the object itself. The
+// error is heldError if another object holds a claim.
+func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T, guards ...store.Op) (int64, error) {
 	ops, err := t.claimOps(ctx, old, next)
 	if err != nil {
 		return 0, err
 	}
-	revision, err := t.st.Commit(ctx, append([]store.Op{op}, ops...)...)
+	revision, err := t.st.Commit(ctx, slices.Concat([]store.Op{op}, guards, ops)...)
 	var refused *store.OpError
 	if errors.As(err, &refused) && refused.Index > 0 && errors.Is(err, store.ErrExists) {
 		return 0, &heldError{refused}

@@ -45,6 +45,10 @@ type Config[T object.Object] struct {
 	// Creating runs before new objects are stored that passed all rules. It may complete them with what no rule objects
 	// to; it then returns how to store them, else nil. Dry runs omit it.
 	Creating func(objs []T) *Creation[T]
+	// Guard returns a check that must hold in the transaction that stores a new object, or the reason to refuse the
+	// object, an error made by rpcerr. It is called again if the check does not hold, and by dry runs. Objects of a kind
+	// with a Guard are created one by one.
+	Guard func(ctx context.Context) (store.Op, error)
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool
 	// Sealed is whether the records are encrypted in etcd. The store then needs a sealer, and Reseal must run.
@@ -406,6 +410,9 @@ func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 			return next, err
 		}
 		var none T
+		if _, err := t.guard(ctx); err != nil {
+			return none, err
+		}
 		if next, err = t.chosen(next); err != nil {
 			return none, err
 		}
@@ -434,13 +441,31 @@ func (t *Table[T]) insert(ctx context.Context, obj T) (T, error) {
 		if err != nil {
 			return obj, err
 		}
-		revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(obj)), value, 0), none, obj)
-		return t.written(ctx, obj, revision, err)
+		for range maxRetries {
+			guard, err := t.guard(ctx)
+			if err != nil {
+				return none, err
+			}
+			revision, err := t.commit(ctx, t.put(t.key(object.KeyOf(obj)), value, 0), none, obj, guard...)
+			if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+				return t.written(ctx, obj, revision, err)
+			}
+		}
+		return none, rpcerr.Conflict(t.typ.GetKind(), obj.GetMetadata().GetName(), "")
 	})
 	if errors.Is(err, store.ErrExists) {
 		return obj, rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
 	}
 	return out, err
+}
+
+// guard returns the check of Config.Guard, if there is one.
+func (t *Table[T]) guard(ctx context.Context) ([]store.Op, error) {
+	if t.cfg.Guard == nil {
+		return nil, nil
+	}
+	op, err := t.cfg.Guard(ctx)
+	return []store.Op{op}, err
 }
 
 func (t *Table[T]) absent(ctx context.Context, obj T) error {

@@ -81,6 +81,20 @@ func (c *Collector) Join(ctx context.Context, k Kind) {
 		c.kinds = slices.DeleteFunc(slices.Clone(c.kinds), func(o Kind) bool { return o.Untyped == k.Untyped })
 	})
 	k.Subscribe(func(ch resource.Change[object.Object]) { c.loop.Add(c.concerned(k, ch)...) })
+	c.loop.Add(c.referring(k)...)
+}
+
+// referring returns the keys of the objects with references to a kind that joined now: their owners were assumed to
+// exist before.
+func (c *Collector) referring(k Kind) (keys []string) {
+	for _, child := range c.all() {
+		for o := range child.Objects() {
+			if ownership.RefersTo(o, k.Type()) {
+				keys = append(keys, loopKey(child, object.KeyOf(o)))
+			}
+		}
+	}
+	return keys
 }
 
 // joined returns the keys of all objects that have owners, for the beginning of the loop: those of kinds that joined
@@ -207,16 +221,12 @@ func (c *Collector) collect(ctx context.Context, k Kind, obj object.Object) (tim
 // only etcd says that there is none.
 func (c *Collector) owner(ctx context.Context, namespace string, r *metav1.OwnerReference) (ownership.Owner, error) {
 	o := ownership.Owner{UID: r.GetUid()}
-	k, ok := c.find(func(k Kind) bool { return refersTo(r, k.Type()) })
+	k, ok := c.find(func(k Kind) bool { return ownership.Names(r, namespace, k.Type()) })
 	if !ok {
 		return o, nil
 	}
-	o.Keeps = k.Keeps != ""
-	switch {
-	case !k.Type().GetNamespaced():
+	if o.Keeps = k.Keeps != ""; !k.Type().GetNamespaced() {
 		namespace = ""
-	case namespace == "":
-		return o, nil // in which namespace is not known, so it is as one of an unknown kind
 	}
 	if have, ok := k.Lookup(namespace, r.GetName()); ok && have.GetMetadata().GetUid() == r.GetUid() {
 		return o, nil
@@ -231,12 +241,6 @@ func (c *Collector) owner(ctx context.Context, namespace string, r *metav1.Owner
 		o.Gone = have.GetMetadata().GetUid() != r.GetUid()
 	}
 	return o, nil
-}
-
-// refersTo reports whether a reference is to an object of a kind, in whichever version.
-func refersTo(r *metav1.OwnerReference, t *metav1.ResourceType) bool {
-	group, _, grouped := strings.Cut(r.GetApiVersion(), "/")
-	return r.GetKind() == t.GetKind() && (grouped && group == t.GetGroup() || !grouped && t.GetGroup() == "")
 }
 
 // orphan releases the dependents of an owner that is being deleted, and then the owner itself. The caches of the

@@ -61,6 +61,11 @@ func (c *Controller) define(ctx context.Context, name string) (time.Time, error)
 		if v.Objects, err = kind.All(ctx); err != nil {
 			return time.Time{}, err
 		}
+		if len(v.Objects) == 0 {
+			if v.Dependents, v.Unread, err = c.Custom.Dependents(ctx, d); err != nil {
+				return time.Time{}, err
+			}
+		}
 	}
 	p := plan.Definition(v)
 	for _, key := range p.Delete {
@@ -69,7 +74,7 @@ func (c *Controller) define(ctx context.Context, name string) (time.Time, error)
 			return time.Time{}, err
 		}
 	}
-	return time.Time{}, c.writeDefinition(ctx, d, p)
+	return p.Wake, c.writeDefinition(ctx, d, p)
 }
 
 // writeDefinition stores what a plan says of a definition, unless that changed since it was read: the change leads to

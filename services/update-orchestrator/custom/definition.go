@@ -105,7 +105,10 @@ func Faults(d *Definition) []object.Fault {
 	if err != nil {
 		return append(faults, object.Fault{Path: "spec", Description: err.Error()})
 	}
-	return append(faults, faultsOf(validation.ValidateCustomResourceDefinition(context.Background(), in))...)
+	if excess := excesses(d, in); len(excess) > 0 {
+		return append(faults, excess...)
+	}
+	return append(faults, located(d, validation.ValidateCustomResourceDefinition(context.Background(), in))...)
 }
 
 // unserved returns the fields that ask for what this service does not do.
@@ -136,12 +139,16 @@ func unserved(d *Definition) (faults []object.Fault) {
 
 // UpdateFaults returns what is wrong with a change of a definition, without the Faults of the new one.
 func UpdateFaults(old, d *Definition) []object.Fault {
+	if proto.Equal(old.GetSpec(), d.GetSpec()) &&
+		slices.Equal(old.GetStatus().GetStoredVersions(), d.GetStatus().GetStoredVersions()) {
+		return nil // the library compares nothing else, and takes long
+	}
 	before, err := internal(old)
 	if err != nil {
 		return nil // a definition that an older version accepted may be replaced by any that has no fault
 	}
 	in, err := internal(d)
-	if err != nil {
+	if err != nil || len(excesses(d, in)) > 0 {
 		return nil // Faults has it
 	}
 	var faults []object.Fault
@@ -153,8 +160,8 @@ func UpdateFaults(old, d *Definition) []object.Fault {
 			faults = append(faults, object.Faultf(f.path, "cannot be changed from %q to %q", f.was, f.is))
 		}
 	}
-	alone := faultsOf(validation.ValidateCustomResourceDefinition(context.Background(), in))
-	for _, f := range faultsOf(validation.ValidateCustomResourceDefinitionUpdate(context.Background(), in, before)) {
+	alone := located(d, validation.ValidateCustomResourceDefinition(context.Background(), in))
+	for _, f := range located(d, validation.ValidateCustomResourceDefinitionUpdate(context.Background(), in, before)) {
 		known := func(o object.Fault) bool { return o.Path == f.Path }
 		if !slices.ContainsFunc(alone, known) && !slices.ContainsFunc(faults, known) {
 			faults = append(faults, f)
@@ -180,6 +187,25 @@ func internal(d *Definition) (*apiextensions.CustomResourceDefinition, error) {
 	k8sv1.SetDefaults_CustomResourceDefinitionSpec(&external.Spec)
 	out := &apiextensions.CustomResourceDefinition{}
 	return out, k8sv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(external, out, nil)
+}
+
+// located returns the errors of the library about a definition as faults. It has what is of a single version elsewhere.
+func located(d *Definition, errs field.ErrorList) []object.Fault {
+	faults := faultsOf(errs)
+	if len(d.GetSpec().GetVersions()) > 1 {
+		return faults
+	}
+	for i, f := range faults {
+		for from, to := range map[string]string{
+			"validation": "schema", "subresources": "subresources", "additionalPrinterColumns": "additionalPrinterColumns",
+			"selectableFields": "selectableFields",
+		} {
+			if rest, ok := strings.CutPrefix(f.Path, "spec."+from); ok {
+				faults[i].Path = "spec.versions[0]." + to + rest
+			}
+		}
+	}
+	return faults
 }
 
 // most is how many faults or warnings one answer has: each element of a long list may lead to one.

@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -198,16 +199,13 @@ func (k *Kind) config(c config, d *Definition) resource.Config[*Object] {
 			Review: func(context.Context, *resource.Write[*Object]) error { return nil },
 		},
 		Admit: k.admit,
+		Guard: k.open,
 	}
 }
 
 // complete prunes and defaults the object of a write, and warns of the fields that it removes.
-func (k *Kind) complete(ctx context.Context, w *resource.Write[*Object]) error {
-	if w.Creates() {
-		if err := k.open(ctx); err != nil {
-			return err
-		}
-	} else if unchanged(w.Old, w.New) {
+func (k *Kind) complete(_ context.Context, w *resource.Write[*Object]) error {
+	if unchanged(w.Old, w.New) {
 		return nil
 	}
 	removed, faults := k.state.Load().schema(w.New).Complete(w.New)
@@ -223,19 +221,20 @@ func (k *Kind) complete(ctx context.Context, w *resource.Write[*Object]) error {
 	return nil
 }
 
-// open refuses new objects of a definition that is being deleted. It asks etcd: by the cache, which may lag behind, an
-// object could be created after the last look for objects to delete.
-func (k *Kind) open(ctx context.Context) error {
+// open refuses new objects of a definition that is being deleted or gone, and returns the check that it is unchanged.
+// An object that is stored later would be overlooked by the deletion, and never be served. Changes need no check: a
+// definition remains while it has an object.
+func (k *Kind) open(ctx context.Context) (store.Op, error) {
 	name := k.state.Load().definition.GetMetadata().GetName()
 	d, err := k.definitions.Get(ctx, "", name)
 	switch {
 	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
 	case err != nil:
-		return err
+		return store.Op{}, err
 	case d.GetMetadata().GetUid() == k.uid && !object.Deleting(d):
-		return nil
+		return k.definitions.Unchanged(d), nil
 	}
-	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, name,
+	return store.Op{}, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, name,
 		"objects cannot be created while the CustomResourceDefinition is being deleted")
 }
 

@@ -10,6 +10,7 @@ import (
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -103,7 +104,7 @@ func (k *Kinds) follow(ctx context.Context, tables *sync.WaitGroup, name string)
 		k.set(name, nil, "")
 		kind = nil
 	}
-	if !exists || kind == nil && !object.IsTrue(d.GetStatus().GetConditions(), plan.NamesAccepted) {
+	if !exists || kind == nil && !accepted(d) {
 		return
 	}
 	if kind != nil && kind.state.Load().generation == d.GetMetadata().GetGeneration() {
@@ -143,6 +144,11 @@ func (k *Kinds) follow(ctx context.Context, tables *sync.WaitGroup, name string)
 	k.set(name, kind, "")
 }
 
+// accepted reports whether a definition may be served.
+func accepted(d *Definition) bool {
+	return object.IsTrue(d.GetStatus().GetConditions(), plan.NamesAccepted)
+}
+
 // set records what is served of a definition; nil if nothing is.
 func (k *Kinds) set(name string, kind *Kind, problem string) {
 	k.mu.Lock()
@@ -167,6 +173,37 @@ func (k *Kinds) Serves(d *Definition) (kind *Kind, current bool, problem string)
 	}
 	problem = k.problems[d.GetMetadata().GetName()]
 	return kind, problem == "" && kind.state.Load().generation == d.GetMetadata().GetGeneration(), problem
+}
+
+// Dependents returns how many objects of defined kinds, and definitions, refer to objects of a definition as their
+// owners and are not being deleted: the collector deletes them, or removes the references, if the owners are gone.
+// unread is a definition whose objects are not read yet, so that the number is not known; empty if there is none.
+// Objects of kinds that cannot be served are not counted, since the collector does not see them either.
+func (k *Kinds) Dependents(ctx context.Context, d *Definition) (n int, unread string, err error) {
+	owner := typeOf(d, storageVersion(d))
+	count := func(o object.Object) {
+		if !object.Deleting(o) && ownership.RefersTo(o, owner) {
+			n++
+		}
+	}
+	for other := range k.definitions.Objects() {
+		count(other)
+		kind, _, problem := k.Serves(other)
+		switch {
+		case kind == nil && (problem != "" || !accepted(other)):
+			continue
+		case kind == nil:
+			return 0, other.GetMetadata().GetName(), nil
+		}
+		objects, err := kind.All(ctx)
+		if err != nil && kind.ended.Err() == nil {
+			return 0, "", err
+		}
+		for _, o := range objects {
+			count(o)
+		}
+	}
+	return n, "", nil
 }
 
 // Types returns all kinds that are served, in each version.

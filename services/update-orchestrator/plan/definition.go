@@ -33,6 +33,12 @@ type DefinitionView struct {
 	Current bool                            // they are served by its present schema
 	Problem string                          // why its present schema cannot be served; empty if nothing prevents it
 	Objects []*apiextensionsv1.CustomObject // all objects of the kind, if it is being deleted and Serves
+
+	// Dependents is how many objects refer to objects of the kind as their owners, without those that are being deleted;
+	// Unread is a definition whose objects may be such and are not read yet, or empty. Both are needed once the kind is
+	// being deleted and has no Objects.
+	Dependents int
+	Unread     string
 }
 
 // DefinitionPlan is what to do about a CustomResourceDefinition.
@@ -40,10 +46,15 @@ type DefinitionPlan struct {
 	Status  *apiextensionsv1.CustomResourceDefinitionStatus // to write if it differs
 	Delete  []object.Key                                    // objects to delete
 	Release bool                                            // nothing of it is left: its finalizer goes
+	Wake    time.Time                                       // when to decide again even if nothing changes
 }
 
+// dependentsWait is how soon a deletion that waits for dependents is decided on again: their changes do not lead to it.
+const dependentsWait = time.Second
+
 // Definition decides what the status of a CustomResourceDefinition says, and what is next in its deletion: all objects
-// are deleted first. It does not modify v.
+// are deleted first, and then what they own, since no owner of a kind without a definition is ever found to be gone. It
+// does not modify v.
 func Definition(v DefinitionView) DefinitionPlan {
 	st := proto.CloneOf(v.Definition.GetStatus())
 	if st == nil {
@@ -86,6 +97,14 @@ func Definition(v DefinitionView) DefinitionPlan {
 		set(Terminating, True, "InstanceDeletionFailed", "its objects cannot be read: "+v.Problem)
 	case !v.Serves:
 		set(Terminating, True, "InstanceDeletionPending", "its objects are not read yet")
+	case len(v.Objects) == 0 && v.Unread != "":
+		set(Terminating, True, "InstanceDeletionPending", "removed all objects; whether objects of "+v.Unread+
+			" are owned by them is not known yet")
+		p.Wake = v.Now.Add(dependentsWait)
+	case len(v.Objects) == 0 && v.Dependents > 0:
+		set(Terminating, True, "InstanceDeletionInProgress",
+			fmt.Sprintf("removed all objects; %d of the objects that they own remain", v.Dependents))
+		p.Wake = v.Now.Add(dependentsWait)
 	case len(v.Objects) == 0:
 		set(Terminating, False, "InstanceDeletionCompleted", "removed all objects")
 		p.Release = true

@@ -116,6 +116,20 @@ func TestWhatTheStatusOfADefinitionSaysAndWhatIsNextInItsDeletion(t *testing.T) 
 			"NamesAccepted=True/NoConflicts Established=True/InitialNamesAccepted " +
 				"Terminating=False/InstanceDeletionCompleted", 0, true,
 		},
+		"it is deleted and has no object, and others are owned by what it had": {
+			plan.DefinitionView{
+				Definition: deleted(accepted(defined("as", "x.example"))), Serves: true, Current: true, Dependents: 3,
+			},
+			"NamesAccepted=True/NoConflicts Established=True/InitialNamesAccepted " +
+				"Terminating=True/InstanceDeletionInProgress", 0, false,
+		},
+		"it is deleted and has no object, and what was owned by them is not known": {
+			plan.DefinitionView{
+				Definition: deleted(accepted(defined("as", "x.example"))), Serves: true, Current: true, Unread: "bs.x.example",
+			},
+			"NamesAccepted=True/NoConflicts Established=True/InitialNamesAccepted " +
+				"Terminating=True/InstanceDeletionPending", 0, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := proto.CloneOf(test.view.Definition)
@@ -127,6 +141,9 @@ func TestWhatTheStatusOfADefinitionSaysAndWhatIsNextInItsDeletion(t *testing.T) 
 			if got := strings.Join(have, " "); got != test.want || len(p.Delete) != test.deletes || p.Release != test.release {
 				t.Errorf("%s, deletes %d, releases %v; want %s, %d, %v", got, len(p.Delete), p.Release, test.want, test.deletes,
 					test.release)
+			}
+			if waits := test.view.Dependents > 0 || test.view.Unread != ""; p.Wake.IsZero() == waits {
+				t.Errorf("it is decided on again at %v", p.Wake)
 			}
 			for _, k := range p.Delete {
 				if k == object.KeyOf(objects(1)[0]) {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 
 	"buf.build/go/protovalidate"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -271,6 +273,96 @@ func TestAnObjectGoesWithItsOwners(t *testing.T) {
 	for _, name := range []string{"of-first", "of-both"} {
 		if o, err := clients.get("v1", name); err != nil || len(o.GetMetadata().GetOwnerReferences()) > 0 {
 			t.Errorf("%v, %v", o, err)
+		}
+	}
+}
+
+// The owners of a kind without a definition are assumed to exist: what is not collected before remains.
+func TestADefinitionRemainsUntilWhatItsObjectsOwnIsCollected(t *testing.T) {
+	c, clients := defining(t)
+	clients.define(strings.NewReplacer("accounts", "ledgers", "kind: Account,", "kind: Ledger,", "[acct]", "[]").
+		Replace(accounts))
+	ledger, err := clients.objects.CreateCustomObject(t.Context(), &apiextensionsv1.CreateCustomObjectRequest{
+		Group: "ledger.example.com", Version: "v1", Resource: "ledgers",
+		Object: read(t, strings.Replace(account("l", "{owner: ann}"), "Account", "Ledger", 1),
+			&apiextensionsv1.CustomObject{}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		name := fmt.Sprint("a", i)
+		text := strings.Replace(account(name, "{owner: ann}"), "{name: "+name+"}", fmt.Sprintf(
+			"{name: %s, ownerReferences: [{apiVersion: %s, kind: Ledger, name: l, uid: %s}]}", name, ledger.GetApiVersion(),
+			ledger.GetMetadata().GetUid()), 1)
+		if _, err := clients.create(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const name = "ledgers.ledger.example.com"
+	if _, err := clients.definitions.DeleteCustomResourceDefinition(t.Context(),
+		&apiextensionsv1.DeleteCustomResourceDefinitionRequest{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	c.stop() // another leader goes on
+	c.run()
+	servetest.Await(t, func() string {
+		d, err := clients.definitions.GetCustomResourceDefinition(t.Context(),
+			&apiextensionsv1.GetCustomResourceDefinitionRequest{Name: name})
+		if status.Code(err) != codes.NotFound {
+			return fmt.Sprint("the definition remains: ", d.GetStatus(), err)
+		}
+		return ""
+	})
+	list, err := clients.objects.ListCustomObjects(t.Context(), &apiextensionsv1.ListCustomObjectsRequest{
+		Group: "ledger.example.com", Version: "v1", Resource: "accounts",
+	})
+	if err != nil || len(list.GetItems()) > 0 {
+		t.Errorf("%d objects of an owner that is gone remain, %v", len(list.GetItems()), err)
+	}
+}
+
+// Creations race with the deletion of their definition: those that succeed are deleted with it.
+func TestNoObjectIsLeftOfADefinitionThatIsGone(t *testing.T) {
+	c := start(t)
+	c.run()
+	clients := c.custom(c.admin)
+	for range 3 {
+		clients.define(accounts)
+		var group sync.WaitGroup
+		refused := make(chan error, 8)
+		for w := range cap(refused) {
+			group.Go(func() {
+				for i := 0; ; i++ {
+					if _, err := clients.create(account(fmt.Sprint("a", w, "-", i), "{owner: ann}")); err != nil {
+						refused <- err
+						return
+					}
+				}
+			})
+		}
+		if _, err := clients.definitions.DeleteCustomResourceDefinition(t.Context(),
+			&apiextensionsv1.DeleteCustomResourceDefinitionRequest{Name: "accounts.ledger.example.com"}); err != nil {
+			t.Fatal(err)
+		}
+		group.Wait()
+		for range cap(refused) {
+			if err := <-refused; status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.NotFound {
+				t.Errorf("refused with %v", err)
+			}
+		}
+		servetest.Await(t, func() string {
+			if _, err := clients.definitions.GetCustomResourceDefinition(t.Context(),
+				&apiextensionsv1.GetCustomResourceDefinitionRequest{Name: "accounts.ledger.example.com"},
+			); status.Code(err) != codes.NotFound {
+				return fmt.Sprint("the definition remains: ", err)
+			}
+			return ""
+		})
+		left, err := etcdtest.Client(t).Get(t.Context(), topology.Prefix("update-orchestrator")+"custom/",
+			clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil || left.Count > 0 {
+			t.Fatalf("%v, %v", left, err)
 		}
 	}
 }
