@@ -70,11 +70,11 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// TestARolloutUsesEverySlot plays a roll-out over 300 nodes whose changes take between one and ten minutes: as soon as
+// TestARolloutUsesEverySlot plays a roll-out over 1,000 nodes whose changes take between one and ten minutes: as soon as
 // a node is done another one begins, and there are never more than may be.
 func TestARolloutUsesEverySlot(t *testing.T) {
-	const slots = 15
-	pool, nodes := many(300, slots)
+	const slots = 50
+	pool, nodes := many(1000, slots)
 	v := View{Now: epoch(), Pool: pool}
 	ends := map[int]time.Time{} // of the nodes that change
 	chance := rand.New(rand.NewPCG(1, 2))
