@@ -269,7 +269,7 @@ func inputsOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) st
 	for i, s := range spec.GetSignatureStores() {
 		stores[i] = s.GetUrl()
 	}
-	return fmt.Sprint(target.GetVersion(), target.GetImage(), plan.WaiversOf(spec.GetDesiredUpdate()), accepted(spec),
+	return fmt.Sprint(target.GetVersion(), target.GetImage(), plan.WaiversOf(spec.GetDesiredUpdate()), plan.Accepted(spec),
 		stores,
 		plan.Find(cv.GetStatus().GetConditions(), plan.Upgradeable).GetStatus(), cv.GetStatus().GetDesired().GetImage())
 }

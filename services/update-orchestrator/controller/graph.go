@@ -26,7 +26,7 @@ func questionOf(cv *updatev1.ClusterVersion) question {
 	return question{
 		upstream: spec.GetUpstream(), channel: spec.GetChannel(), id: spec.GetClusterId(),
 		multi: desired.GetArchitecture() == plan.Multi, toMulti: plan.ToMulti(cv),
-		version: desired.GetVersion(), image: desired.GetImage(), accept: strings.Join(accepted(spec), " "),
+		version: desired.GetVersion(), image: desired.GetImage(), accept: strings.Join(plan.Accepted(spec), " "),
 		stamp: upstream.Stamp(spec.GetUpstream(), spec.GetChannel()),
 	}
 }
@@ -36,14 +36,6 @@ func questionOf(cv *updatev1.ClusterVersion) question {
 func (q question) same(other question) bool {
 	q.stamp, other.stamp, q.accept, other.accept = "", "", "", ""
 	return q == other
-}
-
-func accepted(spec *updatev1.ClusterVersionSpec) []string {
-	var names []string
-	for _, r := range spec.GetDesiredUpdate().GetAcceptRisks() {
-		names = append(names, r.GetName())
-	}
-	return names
 }
 
 // retrieve asks for the graph if it is time to, and evaluates the queries of its risks, one at each call. It returns
@@ -135,7 +127,7 @@ func judge(cv *updatev1.ClusterVersion, answers map[string]plan.Answer) {
 func queryOf(cv *updatev1.ClusterVersion) plan.Query {
 	return plan.Query{
 		Version: cv.GetStatus().GetDesired().GetVersion(), Channel: cv.GetSpec().GetChannel(),
-		ToMulti: plan.ToMulti(cv), Accept: accepted(cv.GetSpec()), Before: cv.GetStatus().GetConditionalUpdates(),
+		ToMulti: plan.ToMulti(cv), Accept: plan.Accepted(cv.GetSpec()), Before: cv.GetStatus().GetConditionalUpdates(),
 		Now: now(),
 	}
 }

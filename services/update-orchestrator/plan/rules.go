@@ -86,6 +86,14 @@ func (q Query) outcome(rule *updatev1.ClusterCondition) *updatev1.RuleOutcome {
 	return out
 }
 
+// Tried returns the result of a query that is no rule of a risk yet, as if it were one. version is that of the cluster.
+func Tried(query, version string, a Answer) *updatev1.RuleOutcome {
+	q := Query{Version: version, Answers: map[string]Answer{query: a}}
+	return q.outcome(&updatev1.ClusterCondition{
+		Type: rulePromQL, Promql: &updatev1.PromQLClusterCondition{Promql: query},
+	})
+}
+
 // last returns the last outcome of a query that counts; nil if there is none.
 func (q Query) last(query string) *updatev1.RuleOutcome {
 	for o := range q.former() {
