@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,12 +122,15 @@ func (q Query) former() iter.Seq[*updatev1.RuleOutcome] {
 }
 
 // NextQuery returns the query of the risks of the last outcome that is to be evaluated next, and when: those that were
-// never evaluated first, in the order of the updates, the newest first, then the one that was due first. The query is
-// empty if there is none.
+// never evaluated first, those of the newest update before others and those of one update by the names of its risks;
+// then the one that was due first. The query is empty if there is none.
 func (q Query) NextQuery() (query string, at time.Time) {
 	_, risky := Judge(q, nil)
 	for _, u := range risky {
-		for _, r := range u.GetRisks() {
+		byName := slices.SortedStableFunc(slices.Values(u.GetRisks()), func(a, b *updatev1.ConditionalUpdateRisk) int {
+			return strings.Compare(a.GetName(), b.GetName())
+		})
+		for _, r := range byName {
 			for _, o := range r.GetOutcomes() {
 				if due := dueAt(o); o.GetType() == rulePromQL && (query == "" || due.Before(at)) {
 					query, at = o.GetPromql(), due
