@@ -1148,8 +1148,8 @@ type EvaluateClusterVersionResponse struct {
 	// Why the version in the request is offered or not: the missing edge, or the risk.
 	WhyNot string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
 	// The updates that lead to the version in the request, in order: of all paths one with the fewest updates that are
-	// not
-	// recommended, then the fewest whose risks are unknown, then the fewest updates.
+	// not recommended, then the fewest whose risks are unknown, then the fewest updates. Updates that the precondition
+	// ClusterVersionGiantHop refuses are left out.
 	Path []*UpdateHop `protobuf:"bytes,6,rep,name=path,proto3" json:"path,omitempty"`
 	// Why there is no path.
 	NoPath string `protobuf:"bytes,7,opt,name=no_path,json=noPath,proto3" json:"no_path,omitempty"`
