@@ -161,7 +161,10 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	}
 	healthy := s.Available && !s.Progressing && !s.Degraded
 	if s.Objection == (Objection{}) && (!s.Available || s.Degraded) { // first it must be well
-		s.Objection = Objection{cmp.Or(s.Reason, "NotHealthy"), cmp.Or(s.Message, "the service is not available, or degraded")}
+		s.Objection = Objection{
+			cmp.Or(s.Reason, "NotHealthy"),
+			cmp.Or(s.Message, "the service is not available, or degraded"),
+		}
 	}
 	for _, c := range []struct {
 		typ       string

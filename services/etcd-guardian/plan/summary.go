@@ -35,7 +35,8 @@ func Complete(q *etcdv1.Quorum, v View, p Plan) {
 	q.SafeToScale = q.ScaleMessage == ""
 }
 
-// Objection says why the cluster should not go to another minor version now; empty if nothing of etcd speaks against it.
+// Objection says why the cluster should not go to another minor version now; empty if nothing of etcd speaks against
+// it.
 func Objection(q *etcdv1.Quorum) (reason, message string) {
 	if q.GetPhase() == Stable || q.GetPhase() == Bootstrapping && q.GetDesiredVoters() == 0 {
 		return "", ""

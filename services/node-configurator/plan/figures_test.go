@@ -70,8 +70,8 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// TestARolloutUsesEverySlot plays a roll-out over 1,000 nodes whose changes take between one and ten minutes: as soon as
-// a node is done another one begins, and there are never more than may be.
+// TestARolloutUsesEverySlot plays a roll-out over 1,000 nodes whose changes take between one and ten minutes: as soon
+// as a node is done another one begins, and there are never more than may be.
 func TestARolloutUsesEverySlot(t *testing.T) {
 	const slots = 50
 	pool, nodes := many(1000, slots)

@@ -53,6 +53,9 @@ type Config struct {
 	Arch     string             // processor architecture, as in Go
 
 	Queries Queries
+	// Trials evaluates queries that are no rules yet. It shares no samples with Queries, so that none of them can use up
+	// what the rules need.
+	Trials Queries
 
 	// Snapshots takes snapshots of etcd before updates; nil: none are taken.
 	Snapshots *snapshots.Taker

@@ -29,6 +29,12 @@ func (s *shown) lead(leads bool) {
 	s.set(func() { s.leads, s.pass, s.next = leads, nil, time.Time{} })
 }
 
+// leading reports whether this process leads.
+func (s *shown) leading() (leads bool) {
+	s.set(func() { leads = s.leads })
+	return leads
+}
+
 // begin notes that a pass over all manifests has begun; nil: that none is known any more.
 func (s *shown) begin(p *pass) { s.set(func() { s.pass, s.next = p, time.Time{} }) }
 

@@ -13,8 +13,8 @@ import (
 
 // Path returns the updates that lead from the version of a query to another one, in order: among all ways one with the
 // fewest updates that are not recommended, then the fewest of which that is not known, then the fewest updates. The
-// risks of later updates are judged as they are now: they are judged again when it is their turn. If there is no way,
-// it says why.
+// risks of later updates are judged as they are now: they are judged again when it is their turn. Updates that
+// ClusterVersionGiantHop refuses are left out. If there is no way, it says why.
 func Path(q Query, version string) (hops []*updatev1.UpdateHop, none string) {
 	if _, err := semver.StrictNewVersion(version); err != nil {
 		return nil, fmt.Sprintf("%q is no semantic version.", version)
@@ -33,9 +33,13 @@ func Path(q Query, version string) (hops []*updatev1.UpdateHop, none string) {
 	if u := Evaluate(q); u.Retrieved.GetStatus() != True { // nothing is offered then
 		return nil, u.Retrieved.GetMessage()
 	}
-	found := q.ways(from)
+	found := q.ways(from, false)
 	if found[to] == nil {
-		return nil, fmt.Sprintf("The %q channel has no way from %s to %s.", q.Channel, q.Version, version)
+		none := fmt.Sprintf("The %q channel has no way from %s to %s", q.Channel, q.Version, version)
+		if q.ways(from, true)[to] != nil {
+			none += " without an update that " + preconditionGiantHop + " refuses"
+		}
+		return nil, none + "."
 	}
 	for way := found[to]; way.node != from; way = found[way.from] {
 		release, err := q.Graph.Nodes[way.node].reference()
@@ -71,9 +75,10 @@ type step struct {
 	said *opinion // nil: it is not known whether it is recommended, and it is not offered
 }
 
-// ways returns the best way from a node to each other one that can be reached, by Dijkstra's algorithm.
-func (q Query) ways(from int) map[int]*way {
-	steps := q.steps()
+// ways returns the best way from a node to each other one that can be reached, by Dijkstra's algorithm. giants: also
+// over updates that ClusterVersionGiantHop refuses.
+func (q Query) ways(from int, giants bool) map[int]*way {
+	steps := q.steps(giants)
 	done := map[int]*way{}
 	queue := &ways{graph: q.Graph, list: []*way{{node: from, from: from}}}
 	for queue.Len() > 0 {
@@ -102,8 +107,9 @@ func (q Query) ways(from int) map[int]*way {
 
 // steps returns the updates that a graph offers from each node, as Evaluate does: an update that is plain and
 // conditional is conditional, also if the releases only share their image; one whose risks are stated twice, or whose
-// target has no digest, is not offered. One to an older release is refused without a waiver, and left out.
-func (q Query) steps() map[int][]step {
+// target has no digest, is not offered. One to an older release is refused without a waiver, and left out; so is one
+// that ClusterVersionGiantHop refuses, unless giants is true.
+func (q Query) steps(giants bool) map[int][]step {
 	index := map[string]int{} // of the first node of a version, as find has it
 	for i, n := range q.Graph.Nodes {
 		if _, twice := index[number(n.semver)]; !twice {
@@ -137,9 +143,9 @@ func (q Query) steps() map[int][]step {
 	}
 	out := map[int][]step{}
 	add := func(from int, s step) {
-		target := q.Graph.Nodes[s.to]
+		source, target := q.Graph.Nodes[from].semver, q.Graph.Nodes[s.to]
 		if _, err := target.reference(); err == nil && s.said != nil && digested(target.Payload) &&
-			target.semver.Compare(q.Graph.Nodes[from].semver) > 0 {
+			target.semver.Compare(source) > 0 && (giants || giantHop(source, target.semver) == "") {
 			out[from] = append(out[from], s)
 		}
 	}

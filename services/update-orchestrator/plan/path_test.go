@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
@@ -61,61 +62,61 @@ func hopsOf(list []*updatev1.UpdateHop) (out []string) {
 }
 
 func TestAPathHasTheFewestRisksThenTheFewestUpdates(t *testing.T) {
-	versions := []string{"1.0.0", "1.1.0", "1.2.0", "1.3.0", "2.0.0"}
+	versions := []string{"1.0.0", "1.0.1", "1.0.2", "1.0.3", "1.1.0"}
 	for name, tt := range map[string]struct {
 		edges  []string
 		accept []string
 		want   []string
 		none   string
 	}{
-		"one update": {[]string{"1.0.0 2.0.0"}, nil, []string{"2.0.0 True NotExposedToRisks"}, ""},
+		"one update": {[]string{"1.0.0 1.1.0"}, nil, []string{"1.1.0 True NotExposedToRisks"}, ""},
 		"the shortest": {
-			[]string{"1.0.0 1.1.0", "1.1.0 1.2.0", "1.2.0 2.0.0", "1.1.0 2.0.0"},
+			[]string{"1.0.0 1.0.1", "1.0.1 1.0.2", "1.0.2 1.1.0", "1.0.1 1.1.0"},
 			nil,
-			[]string{"1.1.0 True NotExposedToRisks", "2.0.0 True NotExposedToRisks"},
+			[]string{"1.0.1 True NotExposedToRisks", "1.1.0 True NotExposedToRisks"},
 			"",
 		},
 		"of two the one over the newer version": {
-			[]string{"1.0.0 1.1.0", "1.0.0 1.2.0", "1.1.0 2.0.0", "1.2.0 2.0.0"},
+			[]string{"1.0.0 1.0.1", "1.0.0 1.0.2", "1.0.1 1.1.0", "1.0.2 1.1.0"},
 			nil,
-			[]string{"1.2.0 True NotExposedToRisks", "2.0.0 True NotExposedToRisks"},
+			[]string{"1.0.2 True NotExposedToRisks", "1.1.0 True NotExposedToRisks"},
 			"",
 		},
 		"a longer one without a risk": {
-			[]string{"1.0.0 2.0.0 A", "1.0.0 1.1.0", "1.1.0 1.2.0", "1.2.0 2.0.0"},
+			[]string{"1.0.0 1.1.0 A", "1.0.0 1.0.1", "1.0.1 1.0.2", "1.0.2 1.1.0"},
 			nil,
-			[]string{"1.1.0 True NotExposedToRisks", "1.2.0 True NotExposedToRisks", "2.0.0 True NotExposedToRisks"},
+			[]string{"1.0.1 True NotExposedToRisks", "1.0.2 True NotExposedToRisks", "1.1.0 True NotExposedToRisks"},
 			"",
 		},
 		"a risk that is accepted": {
-			[]string{"1.0.0 2.0.0 A", "1.0.0 1.1.0", "1.1.0 2.0.0"},
+			[]string{"1.0.0 1.1.0 A", "1.0.0 1.0.1", "1.0.1 1.1.0"},
 			[]string{"A"},
-			[]string{"2.0.0 True AllExposedRisksAccepted"},
+			[]string{"1.1.0 True AllExposedRisksAccepted"},
 			"",
 		},
 		"unknown rather than not recommended": {
-			[]string{"1.0.0 2.0.0 A", "1.0.0 1.1.0 Q", "1.1.0 2.0.0 Q"},
+			[]string{"1.0.0 1.1.0 A", "1.0.0 1.0.1 Q", "1.0.1 1.1.0 Q"},
 			nil,
-			[]string{"1.1.0 Unknown EvaluationFailed", "2.0.0 Unknown EvaluationFailed"},
+			[]string{"1.0.1 Unknown EvaluationFailed", "1.1.0 Unknown EvaluationFailed"},
 			"",
 		},
 		"only one that is not recommended": {
-			[]string{"1.0.0 1.1.0", "1.1.0 2.0.0 A"}, nil, []string{"1.1.0 True NotExposedToRisks", "2.0.0 False A"}, "",
+			[]string{"1.0.0 1.0.1", "1.0.1 1.1.0 A"}, nil, []string{"1.0.1 True NotExposedToRisks", "1.1.0 False A"}, "",
 		},
-		"none": {[]string{"1.0.0 1.1.0", "1.2.0 2.0.0"}, nil, nil, `The "c" channel has no way from 1.0.0 to 2.0.0.`},
+		"none": {[]string{"1.0.0 1.0.1", "1.0.2 1.1.0"}, nil, nil, `The "c" channel has no way from 1.0.0 to 1.1.0.`},
 		"risks that are stated twice": {
-			[]string{"1.0.0 2.0.0 A", "1.0.0 2.0.0 Q"}, nil, nil, `The "c" channel has no way from 1.0.0 to 2.0.0.`,
+			[]string{"1.0.0 1.1.0 A", "1.0.0 1.1.0 Q"}, nil, nil, `The "c" channel has no way from 1.0.0 to 1.1.0.`,
 		},
 		"a circle": {
-			[]string{"1.0.0 1.1.0", "1.1.0 1.0.0", "1.1.0 2.0.0"},
+			[]string{"1.0.0 1.0.1", "1.0.1 1.0.0", "1.0.1 1.1.0"},
 			nil,
-			[]string{"1.1.0 True NotExposedToRisks", "2.0.0 True NotExposedToRisks"},
+			[]string{"1.0.1 True NotExposedToRisks", "1.1.0 True NotExposedToRisks"},
 			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, none := Path(Query{Graph: routes(t, versions, tt.edges...), Version: "1.0.0", Channel: "c", Accept: tt.accept},
-				"2.0.0")
+				"1.1.0")
 			if diff := cmp.Diff(tt.want, hopsOf(got)); diff != "" || none != tt.none {
 				t.Errorf("none: %q (-want +got):\n%s", none, diff)
 			}
@@ -172,6 +173,63 @@ func TestAPathHasNoUpdateThatIsNotOffered(t *testing.T) {
 	}
 }
 
+// A path can be followed as it is shown, without a waiver.
+func TestAPathHasNoUpdateThatAPreconditionRefuses(t *testing.T) {
+	versions := []string{"4.1.0", "4.1.1", "4.2.0", "4.3.0", "5.0.0", "5.1.0", "6.0.0"}
+	const plain = " True NotExposedToRisks"
+	for name, tt := range map[string]struct {
+		edges []string
+		to    string
+		want  []string
+		none  string
+	}{
+		"a shorter way over two minor versions": {
+			[]string{"4.1.0 4.3.0", "4.1.0 4.1.1", "4.1.1 4.2.0", "4.2.0 4.3.0"},
+			"4.3.0",
+			[]string{"4.1.1" + plain, "4.2.0" + plain, "4.3.0" + plain},
+			"",
+		},
+		"a way without the risk over two minor versions": {
+			[]string{"4.1.0 4.3.0", "4.1.0 4.2.0 A", "4.2.0 4.3.0"}, "4.3.0", []string{"4.2.0 False A", "4.3.0" + plain}, "",
+		},
+		"only over two minor versions": {
+			[]string{"4.1.0 4.3.0 A"},
+			"4.3.0", nil,
+			`The "c" channel has no way from 4.1.0 to 4.3.0 without an update that ClusterVersionGiantHop refuses.`,
+		},
+		"from the fourth major version to the first of the fifth": {
+			[]string{"4.1.0 4.3.0", "4.1.0 4.2.0", "4.2.0 4.3.0", "4.3.0 5.0.0", "4.3.0 5.1.0", "5.0.0 5.1.0"},
+			"5.1.0",
+			[]string{"4.2.0" + plain, "4.3.0" + plain, "5.0.0" + plain, "5.1.0" + plain},
+			"",
+		},
+		"to another major version": {
+			[]string{"4.1.0 5.0.0", "5.0.0 6.0.0"},
+			"6.0.0", nil,
+			`The "c" channel has no way from 4.1.0 to 6.0.0 without an update that ClusterVersionGiantHop refuses.`,
+		},
+		"neither with such updates nor without": {
+			[]string{"4.1.0 4.3.0"}, "5.0.0", nil, `The "c" channel has no way from 4.1.0 to 5.0.0.`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, none := Path(Query{Graph: routes(t, versions, tt.edges...), Version: "4.1.0", Channel: "c"}, tt.to)
+			if diff := cmp.Diff(tt.want, hopsOf(got)); diff != "" || none != tt.none {
+				t.Errorf("none: %q (-want +got):\n%s", none, diff)
+			}
+			at := &updatev1.ClusterVersion{Status: &updatev1.ClusterVersionStatus{
+				Desired: &updatev1.ReleaseReference{Version: proto.String("4.1.0")},
+			}}
+			for _, h := range got {
+				if v := Preconditions(at, h.GetRelease()); len(v.Blocking)+len(v.Refusing) > 0 {
+					t.Errorf("from %s: %v", at.GetStatus().GetDesired().GetVersion(), v)
+				}
+				at.Status.Desired = h.GetRelease()
+			}
+		})
+	}
+}
+
 func TestAnUpdateWithARiskIsNotAvailableBesideOneThatMakesNoSense(t *testing.T) {
 	g := smallGraph(t,
 		`{"edges":[{"from":"1.0.0","to":"1.1.0"},{"from":"1.0.0","to":"9.9.9"}],"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}`)
@@ -200,7 +258,7 @@ func TestAPathThatMakesNoSenseIsSaid(t *testing.T) {
 
 // TestAPathIsOneOfTheBest compares paths with a search through all ways, on small graphs of every form.
 func TestAPathIsOneOfTheBest(t *testing.T) {
-	versions := []string{"1.0.0", "1.1.0", "1.2.0", "1.3.0"}
+	versions := []string{"1.0.0", "1.0.1", "1.0.2", "1.1.0"}
 	var all []string
 	for i, a := range versions {
 		for _, b := range versions[i+1:] {
@@ -218,7 +276,7 @@ func TestAPathIsOneOfTheBest(t *testing.T) {
 		if len(edges) == 0 {
 			continue
 		}
-		got, none := Path(Query{Graph: routes(t, versions, edges...), Version: "1.0.0"}, "1.3.0")
+		got, none := Path(Query{Graph: routes(t, versions, edges...), Version: "1.0.0"}, "1.1.0")
 		var is cost
 		for _, h := range got {
 			is.hops++
@@ -229,7 +287,7 @@ func TestAPathIsOneOfTheBest(t *testing.T) {
 				is.unknown++
 			}
 		}
-		best, found := search(edges, "1.0.0", "1.3.0")
+		best, found := search(edges, "1.0.0", "1.1.0")
 		if found != (none == "") || is != best {
 			t.Fatalf("%q: %v (%s), the best is %v", edges, hopsOf(got), none, best)
 		}

@@ -21,6 +21,12 @@ const (
 	preconditionSnapshot    = "ClusterVersionSnapshot"
 )
 
+// Reasons of the precondition ClusterVersionGiantHop.
+const (
+	majorVersionUpdate          = "MajorVersionUpdate"
+	multipleMinorVersionsUpdate = "MultipleMinorVersionsUpdate"
+)
+
 // Reasons of Upgradeable=False that are no operator's.
 const (
 	versionUpdating  = "ClusterVersionUpdating"
@@ -169,13 +175,24 @@ func bridge(from, to *semver.Version) bool {
 	return from.Major() == 4 && to.Major() == 5 && to.Minor() == 0
 }
 
-func (v *Verdict) giantHop(from, to *semver.Version) {
+// giantHop returns the reason why an update skips too much; empty if it does not.
+func giantHop(from, to *semver.Version) string {
 	switch {
 	case to.Major() > from.Major() && !bridge(from, to):
-		v.block(preconditionGiantHop, "MajorVersionUpdate", "%s has a larger major version than the current target %s.", to,
-			from)
+		return majorVersionUpdate
 	case to.Major() == from.Major() && to.Minor() > from.Minor()+1:
-		v.block(preconditionGiantHop, "MultipleMinorVersionsUpdate",
+		return multipleMinorVersionsUpdate
+	}
+	return ""
+}
+
+func (v *Verdict) giantHop(from, to *semver.Version) {
+	switch giantHop(from, to) {
+	case majorVersionUpdate:
+		v.block(preconditionGiantHop, majorVersionUpdate, "%s has a larger major version than the current target %s.", to,
+			from)
+	case multipleMinorVersionsUpdate:
+		v.block(preconditionGiantHop, multipleMinorVersionsUpdate,
 			"%s is more than one minor version beyond the current target %s.", to, from)
 	}
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +87,14 @@ func (q Query) outcome(rule *updatev1.ClusterCondition) *updatev1.RuleOutcome {
 	return out
 }
 
+// Tried returns the result of a query that is no rule of a risk yet, as if it were one. version is that of the cluster.
+func Tried(query, version string, a Answer) *updatev1.RuleOutcome {
+	q := Query{Version: version, Answers: map[string]Answer{query: a}}
+	return q.outcome(&updatev1.ClusterCondition{
+		Type: rulePromQL, Promql: &updatev1.PromQLClusterCondition{Promql: query},
+	})
+}
+
 // last returns the last outcome of a query that counts; nil if there is none.
 func (q Query) last(query string) *updatev1.RuleOutcome {
 	for o := range q.former() {
@@ -113,12 +122,15 @@ func (q Query) former() iter.Seq[*updatev1.RuleOutcome] {
 }
 
 // NextQuery returns the query of the risks of the last outcome that is to be evaluated next, and when: those that were
-// never evaluated first, in the order of the updates, the newest first, then the one that was due first. The query is
-// empty if there is none.
+// never evaluated first, those of the newest update before others and those of one update by the names of its risks;
+// then the one that was due first. The query is empty if there is none.
 func (q Query) NextQuery() (query string, at time.Time) {
 	_, risky := Judge(q, nil)
 	for _, u := range risky {
-		for _, r := range u.GetRisks() {
+		byName := slices.SortedStableFunc(slices.Values(u.GetRisks()), func(a, b *updatev1.ConditionalUpdateRisk) int {
+			return strings.Compare(a.GetName(), b.GetName())
+		})
+		for _, r := range byName {
 			for _, o := range r.GetOutcomes() {
 				if due := dueAt(o); o.GetType() == rulePromQL && (query == "" || due.Before(at)) {
 					query, at = o.GetPromql(), due

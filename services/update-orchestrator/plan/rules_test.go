@@ -17,7 +17,7 @@ import (
 func risky(t *testing.T) *Graph {
 	t.Helper()
 	return smallGraph(t, `{"edges":[{"from":"1.0.0","to":"1.1.0"}],"risks":[
-		{"name":"Two","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"a"}},{"type":"PromQL","promql":{"promql":"b"}}]},
+		{"name":"Pair","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"a"}},{"type":"PromQL","promql":{"promql":"b"}}]},
 		{"name":"Sure","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"c"}},{"type":"Always"}]}]}`)
 }
 
@@ -69,18 +69,41 @@ func (c *inquiry) want(lines ...string) {
 
 func TestTheFirstRuleWithAResultDecides(t *testing.T) {
 	c := &inquiry{t, Query{Graph: risky(t), Version: "1.0.0", Now: noon()}}
-	c.want("Two Unknown: a=Unknown (the query has not been evaluated yet)",
+	c.want("Pair Unknown: a=Unknown (the query has not been evaluated yet)",
 		"Sure Unknown: c=Unknown (the query has not been evaluated yet)")
 	c.answer("a", false, errors.New("no sample"))
-	c.want("Two Unknown: a=Unknown (no sample) b=Unknown (the query has not been evaluated yet)",
+	c.want("Pair Unknown: a=Unknown (no sample) b=Unknown (the query has not been evaluated yet)",
 		"Sure Unknown: c=Unknown (the query has not been evaluated yet)")
 	c.answer("b", true, nil)
 	c.answer("c", false, errors.New("no sample"))
-	c.want("Two True: a=Unknown (no sample) b=True", "Sure True: c=Unknown (no sample) Always=True")
+	c.want("Pair True: a=Unknown (no sample) b=True", "Sure True: c=Unknown (no sample) Always=True")
 	c.answer("a", false, nil) // again after its failure
-	c.want("Two False: a=False", "Sure True: c=Unknown (no sample) Always=True")
+	c.want("Pair False: a=False", "Sure True: c=Unknown (no sample) Always=True")
 	c.answer("c", false, nil)
-	c.want("Two False: a=False", "Sure False: c=False")
+	c.want("Pair False: a=False", "Sure False: c=False")
+}
+
+func TestQueriesAreEvaluatedByTargetThenByRisk(t *testing.T) {
+	risk := func(name, query string) string {
+		return fmt.Sprintf(`{"name":%q,"message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":%q}}]}`, name,
+			query)
+	}
+	g := parsedFor(t, fmt.Appendf(nil, `{"nodes":[{"version":"1.0.0","payload":"r@sha256:a"},
+		{"version":"1.0.9","payload":"r@sha256:b"},{"version":"1.0.10","payload":"r@sha256:c"}],"conditionalEdges":[
+		{"edges":[{"from":"1.0.0","to":"1.0.9"}],"risks":[%s,%s]},
+		{"edges":[{"from":"1.0.0","to":"1.0.10"}],"risks":[%s,%s]}]}`,
+		risk("B", "old b"), risk("A", "old a"), risk("D", "new d"), risk("C", "new c")), "1.0.0")
+	c := &inquiry{t, Query{Graph: g, Version: "1.0.0", Now: noon()}}
+	for _, query := range []string{"new c", "new d", "old a", "old b"} {
+		c.answer(query, false, nil)
+	}
+	var order []string // that of the graph stays
+	for _, r := range c.Before[0].GetRisks() {
+		order = append(order, r.GetName())
+	}
+	if fmt.Sprint(order) != "[D C]" {
+		t.Errorf("the risks are listed as %v", order)
+	}
 }
 
 func TestQueriesAreEvaluatedInTheirTime(t *testing.T) {
@@ -115,18 +138,18 @@ func TestAResultCountsForADayWhileTheEvaluationFails(t *testing.T) {
 	c.answer("a", true, nil)
 	c.answer("c", false, nil)
 	c.answer("a", false, errors.New("down"))
-	c.want("Two True: a=True (down)", "Sure False: c=False")
+	c.want("Pair True: a=True (down)", "Sure False: c=False")
 	since := c.Before[0].GetRisks()[0].GetOutcomes()[0].GetSince().AsTime()
 	if !since.Equal(noon()) {
 		t.Errorf("since %v, want %v", since, noon())
 	}
 	c.Now = noon().Add(24 * time.Hour)
 	c.want(
-		"Two Unknown: a=Unknown (down; the last result is of 2026-03-01T12:00:00Z and counts for 24 h) b=Unknown (the query has not been evaluated yet)",
+		"Pair Unknown: a=Unknown (down; the last result is of 2026-03-01T12:00:00Z and counts for 24 h) b=Unknown (the query has not been evaluated yet)",
 		"Sure False: c=False")
 	c.Now = noon().Add(24*time.Hour + time.Second)
 	c.want(
-		"Two Unknown: a=Unknown (down; the last result is of 2026-03-01T12:00:00Z and counts for 24 h) b=Unknown (the query has not been evaluated yet)",
+		"Pair Unknown: a=Unknown (down; the last result is of 2026-03-01T12:00:00Z and counts for 24 h) b=Unknown (the query has not been evaluated yet)",
 		"Sure True: c=Unknown (it was not evaluated again; the last result is of 2026-03-01T12:00:01Z and counts for 24 h) "+
 			"Always=True")
 }
@@ -150,19 +173,19 @@ func TestTheLastOutcomeIsJudgedAgainWithoutAGraph(t *testing.T) {
 		}
 		return out
 	}
-	if got, want := judged(), "[1.1.0 1.0.1] True Two:2 Sure:2"; got != want {
+	if got, want := judged(), "[1.1.0 1.0.1] True Pair:2 Sure:2"; got != want {
 		t.Errorf("after an hour: %s, want %s", got, want)
 	}
 	q.Answers = map[string]Answer{"a": NewAnswer(true, nil, q.Now)}
-	if got, want := judged(), "[1.0.1] False Two:2 Sure:2"; got != want {
+	if got, want := judged(), "[1.0.1] False Pair:2 Sure:2"; got != want {
 		t.Errorf("a risk applies: %s, want %s", got, want)
 	}
-	q.Accept = []string{"Two"}
-	if got, want := judged(), "[1.1.0 1.0.1] True Two:2 Sure:2"; got != want {
+	q.Accept = []string{"Pair"}
+	if got, want := judged(), "[1.1.0 1.0.1] True Pair:2 Sure:2"; got != want {
 		t.Errorf("it is accepted: %s, want %s", got, want)
 	}
 	q.Accept, q.Answers, q.Now = nil, nil, noon().Add(25*time.Hour)
-	if got, want := judged(), "[1.0.1] False Two:3 Sure:3"; got != want {
+	if got, want := judged(), "[1.0.1] False Pair:3 Sure:3"; got != want {
 		t.Errorf("after a day: %s, want %s", got, want)
 	}
 }
@@ -188,9 +211,9 @@ func TestAGraphWithoutQueriesHasNoneToEvaluate(t *testing.T) {
 func TestAResultFromBeforeTheClockWasSetBackDoesNotCount(t *testing.T) {
 	c := &inquiry{t, Query{Graph: risky(t), Version: "1.0.0", Now: noon().AddDate(1, 0, 0)}}
 	c.answer("a", false, nil)
-	c.want("Two False: a=False", "Sure Unknown: c=Unknown (the query has not been evaluated yet)")
+	c.want("Pair False: a=False", "Sure Unknown: c=Unknown (the query has not been evaluated yet)")
 	c.Now = noon()
-	c.want("Two Unknown: a=Unknown (the query has not been evaluated yet)",
+	c.want("Pair Unknown: a=Unknown (the query has not been evaluated yet)",
 		"Sure Unknown: c=Unknown (the query has not been evaluated yet)")
 	if query, at := c.NextQuery(); query != "a" || at.After(noon()) {
 		t.Errorf("next is %q at %v", query, at)

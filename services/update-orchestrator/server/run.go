@@ -23,13 +23,13 @@ func (s *Version) PlanClusterVersionRun(ctx context.Context, req *updatev1.PlanC
 		if req.GetNow() != nil {
 			now = req.GetNow().AsTime()
 		}
-		return s.runs.Foresee(req, now), nil
+		return s.control.Foresee(req, now), nil
 	}
 	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
 	if err != nil {
 		return nil, err
 	}
-	return s.runs.Progress(cv)
+	return s.control.Progress(cv)
 }
 
 // PlanClusterVersionHistory returns the history with the ways back.

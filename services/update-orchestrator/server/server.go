@@ -23,32 +23,33 @@ import (
 // Version serves the custom methods of ClusterVersionService.
 type Version struct {
 	updatev1.UnimplementedClusterVersionServiceServer
-	tables *kinds.Tables
-	graphs *upstream.Source
-	arch   string
+	tables  *kinds.Tables
+	graphs  *upstream.Source
+	arch    string
+	control Control
 
-	preflight  Preflight
 	preflights chan struct{} // holds one for each that runs
-	runs       Runs
+	trials     chan struct{} // as above
 }
 
-// Runs shows the passes over the manifests of a release. It is the controller.
-type Runs interface {
+// Control is the controller.
+type Control interface {
+	// Preflight makes the checks of an update to a release.
+	Preflight(context.Context, *updatev1.ClusterVersion, *updatev1.ReleaseReference) (
+		*updatev1.PreflightClusterVersionResponse, error)
 	// Progress returns how far the pass of a live cluster version is; UNAVAILABLE if this process does not lead.
 	Progress(cv *updatev1.ClusterVersion) (*updatev1.PlanClusterVersionRunResponse, error)
 	// Foresee returns how far a pass over the objects of a request comes at now.
 	Foresee(r *updatev1.PlanClusterVersionRunRequest, now time.Time) *updatev1.PlanClusterVersionRunResponse
+	// Try evaluates a query as if it were a rule of a risk; UNAVAILABLE if this process does not lead.
+	Try(ctx context.Context, query string) (*updatev1.RuleOutcome, error)
 }
 
-// Preflight is the controller's.
-type Preflight func(context.Context, *updatev1.ClusterVersion, *updatev1.ReleaseReference) (
-	*updatev1.PreflightClusterVersionResponse, error)
-
 // NewVersion returns a server that asks the cluster's upstream where a request brings no graph. arch is as in Go.
-func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string, preflight Preflight, runs Runs) *Version {
+func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string, control Control) *Version {
 	return &Version{
-		tables: tables, graphs: graphs, arch: arch, preflight: preflight, preflights: make(chan struct{}, mostPreflights),
-		runs: runs,
+		tables: tables, graphs: graphs, arch: arch, control: control,
+		preflights: make(chan struct{}, mostPreflights), trials: make(chan struct{}, mostTrials),
 	}
 }
 
@@ -57,6 +58,8 @@ const (
 	mostPreflights = 2
 	preflightLimit = 4 * time.Minute // as of an update
 	preflightAgain = 5 * time.Second
+	// mostTrials queries are tried at once: the rules of risks wait for the turns that these take.
+	mostTrials = 4
 )
 
 // PreflightClusterVersion says what would come of an update.
@@ -93,10 +96,10 @@ func (s *Version) PreflightClusterVersion(ctx context.Context, req *updatev1.Pre
 	}
 	ctx, cancel := context.WithTimeout(ctx, preflightLimit)
 	defer cancel()
-	return s.preflight(ctx, cv, target)
+	return s.control.Preflight(ctx, cv, target)
 }
 
-// EvaluateClusterVersion says which updates a graph offers to a version.
+// EvaluateClusterVersion says which updates a graph offers to a version, and tries a query.
 func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (
 	*updatev1.EvaluateClusterVersionResponse, error,
 ) {
@@ -105,10 +108,28 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 		return nil, err
 	}
 	out := &updatev1.EvaluateClusterVersionResponse{Version: cv.GetStatus().GetDesired().GetVersion()}
-	graph, refused, err := s.graph(ctx, req, cv)
+	if err := s.updates(ctx, req, cv, out); err != nil {
+		return nil, err
+	}
+	if req.GetQuery() != "" {
+		out.Query, err = s.try(ctx, req.GetQuery())
+	}
+	return out, err
+}
+
+// updates sets all of an answer that follows from a graph.
+func (s *Version) updates(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest,
+	cv *updatev1.ClusterVersion, out *updatev1.EvaluateClusterVersionResponse,
+) error {
+	q, arch := plan.Requested(req, cv, s.arch)
+	out.AcceptRisks = q.Accept
+	if req.GetGraph() == nil { // of another graph nothing is known since a time
+		out.Architecture, q.Now = arch, time.Now().UTC().Truncate(time.Second)
+	}
+	graph, refused, err := s.graph(ctx, req, cv, arch)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case refused != nil:
 		out.Conditions = []*metav1.Condition{refused}
 		if req.GetWhyNot() != "" {
@@ -117,38 +138,37 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 		if req.GetPathTo() != "" {
 			out.NoPath = refused.GetMessage()
 		}
-		return out, nil
+		return nil
 	}
-	q := plan.Query{
-		Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(),
-		ToMulti: plan.ToMulti(cv), Results: req.GetRiskResults(), Before: cv.GetStatus().GetConditionalUpdates(),
-		Accept: plan.Accepted(cv),
-	}
-	if req.GetGraph() == nil { // of another graph nothing is known since a time
-		q.Now = time.Now().UTC().Truncate(time.Second)
-	}
+	q.Graph = graph
 	u := plan.Evaluate(q)
-	out.AvailableUpdates, out.ConditionalUpdates, out.Conditions = u.Available, u.Conditional, []*metav1.Condition{
-		u.Retrieved,
-	}
+	out.Current, out.AvailableUpdates, out.ConditionalUpdates = u.Current, u.Available, u.Conditional
+	out.Conditions = []*metav1.Condition{u.Retrieved}
 	if req.GetWhyNot() != "" {
 		out.WhyNot = plan.WhyNot(q, req.GetWhyNot())
 	}
 	if req.GetPathTo() != "" {
 		out.Path, out.NoPath = plan.Path(q, req.GetPathTo())
 	}
-	return out, nil
+	return nil
+}
+
+func (s *Version) try(ctx context.Context, query string) (*updatev1.RuleOutcome, error) {
+	select {
+	case s.trials <- struct{}{}:
+		defer func() { <-s.trials }()
+	default:
+		return nil, rpcerr.TooMany(fmt.Sprintf("%d queries are tried already", mostTrials), plan.BetweenQueries)
+	}
+	return s.control.Try(ctx, query)
 }
 
 // live returns the cluster's version with what a request wants to be otherwise.
 func (s *Version) live(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (
 	*updatev1.ClusterVersion, error,
 ) {
-	for risk, result := range req.GetRiskResults() {
-		if result != plan.True && result != plan.False && result != plan.Unknown {
-			return nil,
-				rpcerr.Invalid(object.Fault{Path: "riskResults['" + risk + "']", Description: "must be True, False or Unknown"})
-		}
+	if faults := plan.EvaluateFaults(req); len(faults) > 0 {
+		return nil, rpcerr.Invalid(faults...)
 	}
 	// Not the cached one: it may be older than what the caller has just read.
 	have, err := s.tables.Versions.Get(ctx, "", kinds.Version)
@@ -172,12 +192,12 @@ func (s *Version) live(ctx context.Context, req *updatev1.EvaluateClusterVersion
 	return cv, nil
 }
 
-func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion) (
-	*plan.Graph, *metav1.Condition, error,
-) {
+func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion,
+	arch string,
+) (*plan.Graph, *metav1.Condition, error) {
 	version := cv.GetStatus().GetDesired().GetVersion()
 	if req.GetGraph() == nil {
-		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), version, plan.Architecture(cv, s.arch))
+		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), version, arch)
 		return g, refused, ctx.Err()
 	}
 	g, err := plan.GraphOf(req.GetGraph(), version)

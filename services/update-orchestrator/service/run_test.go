@@ -109,7 +109,7 @@ func TestARunIsShownStepByStep(t *testing.T) {
 	})
 }
 
-// follower runs a second process, which does not lead and so does not know how far a pass is.
+// follower runs a second process, which does not lead: it neither knows how far a pass is nor evaluates queries.
 func (c *cluster) follower(t *testing.T) {
 	t.Helper()
 	p := c.ground.Process(serve.Config{
@@ -121,10 +121,18 @@ func (c *cluster) follower(t *testing.T) {
 	}
 	stop := servetest.Run(t, p, parts...)
 	defer stop()
-	_, err = updatev1.NewClusterVersionServiceClient(c.ground.Dial(p.Address(), servetest.Admin())).PlanClusterVersionRun(
-		t.Context(), &updatev1.PlanClusterVersionRunRequest{})
+	client := updatev1.NewClusterVersionServiceClient(c.ground.Dial(p.Address(), servetest.Admin()))
+	_, err = client.PlanClusterVersionRun(t.Context(), &updatev1.PlanClusterVersionRunRequest{})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "does not lead") {
 		t.Errorf("a process that does not lead: %v", err)
+	}
+	_, err = client.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{Query: "up"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "does not lead") {
+		t.Errorf("a query in a process that does not lead: %v", err)
+	}
+	_, err = client.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{})
+	if err != nil {
+		t.Errorf("updates in a process that does not lead: %v", err)
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/metrics"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/promql"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/server"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/snapshots"
@@ -100,6 +101,11 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if err != nil {
 		return nil, err
 	}
+	trials, err := evaluator(p, cfg)
+	if err != nil {
+		return nil, err
+	}
+	turns := promql.NewTurns(plan.BetweenQueries)
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
@@ -107,13 +113,14 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Payloads: payloads.New(st, filepath.Join(cfg.Dir, "releases")),
 		Keys:     cfg.keys,
 		Stores:   cfg.stores,
-		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: queries, Snapshots: taker,
+		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: turns.Of(queries),
+		Trials: turns.Of(trials), Snapshots: taker,
 		Supervised: cfg.supervised, Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
 		Poll:      cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
-		server.NewVersion(tables, graphs, runtime.GOARCH, control.Preflight, control))
+		server.NewVersion(tables, graphs, runtime.GOARCH, control))
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify, control))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
@@ -121,15 +128,17 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Definitions, &apiextensionsv1.CustomResourceDefinitionService_ServiceDesc, nil)
 	apiextensionsv1.RegisterCustomObjectServiceServer(p.Services, objects)
 	parts := []serve.Part{recorder.Run, served.Run, p.Lead(etcd, control.Lead)}
-	if engine, ok := queries.(*promql.Engine); ok {
-		parts = append(parts, engine.Run)
+	for _, q := range []promql.Evaluator{queries, trials} {
+		if engine, ok := q.(*promql.Engine); ok {
+			parts = append(parts, engine.Run)
+		}
 	}
 	return parts, recorder.Register(p.Services)
 }
 
 // evaluator returns what evaluates the queries of risks: a Prometheus server, or an engine over the metrics of this
 // program and of those that it calls.
-func evaluator(p *serve.Process, cfg config) (controller.Queries, error) {
+func evaluator(p *serve.Process, cfg config) (promql.Evaluator, error) {
 	if cfg.prometheus.address != "" {
 		transport, err := trusting(cfg.prometheus.ca)
 		if err != nil {

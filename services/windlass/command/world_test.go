@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -158,12 +159,37 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
 	w.serveWorkloads(t, srv)
 	w.serveCustom(t, srv)
-	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc,
-		updatev1.UnimplementedClusterVersionServiceServer{})
+	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc, evaluations{})
 	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)
 	check(t, w.recorder.Register(srv))
 	runs(t, w.recorder.Run)
 	metav1.RegisterAccessServiceServer(srv, metav1.UnimplementedAccessServiceServer{})
+}
+
+// evaluations answers what updates there are with none, and with what the request says.
+type evaluations struct {
+	updatev1.UnimplementedClusterVersionServiceServer
+}
+
+func (evaluations) EvaluateClusterVersion(_ context.Context, r *updatev1.EvaluateClusterVersionRequest) (
+	*updatev1.EvaluateClusterVersionResponse, error,
+) {
+	const version = "4.10.22"
+	out := &updatev1.EvaluateClusterVersionResponse{
+		Version: version, Architecture: r.GetArchitecture(), AcceptRisks: r.GetAcceptRisks(),
+		Conditions: []*metav1.Condition{{Type: "RetrievedUpdates", Status: "True"}},
+		Current: &updatev1.ReleaseReference{
+			Version: proto.String(version), Image: proto.String("example.com/release@sha256:00"),
+			Url: "https://example.com/" + version, Channels: []string{"fast-4.10", "stable-4.10"},
+		},
+	}
+	if r.GetQuery() != "" {
+		out.Query = &updatev1.RuleOutcome{
+			Type: "PromQL", Promql: r.GetQuery(), Status: "Unknown",
+			Message: "the query must return one sample, but returns 0",
+		}
+	}
+	return out, nil
 }
 
 func validator(t *testing.T) protovalidate.Validator {

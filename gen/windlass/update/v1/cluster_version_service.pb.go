@@ -789,7 +789,17 @@ type EvaluateClusterVersionRequest struct {
 	// A version to explain; empty means none.
 	WhyNot string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
 	// A version to find a path to, over several updates if necessary; empty means none.
-	PathTo        string `protobuf:"bytes,6,opt,name=path_to,json=pathTo,proto3" json:"path_to,omitempty"`
+	PathTo string `protobuf:"bytes,6,opt,name=path_to,json=pathTo,proto3" json:"path_to,omitempty"`
+	// Architecture to ask the upstream for, such as "amd64" or "multi", up to 63 characters; empty means the cluster's.
+	// It is not allowed together with a graph. If it is given, a move of the live cluster to releases for all processors
+	// is ignored.
+	Architecture string `protobuf:"bytes,7,opt,name=architecture,proto3" json:"architecture,omitempty"`
+	// Names of accepted risks, up to 100 without duplicates; they replace those of the live cluster. If there are none,
+	// the live ones are used, unless the request has a graph or a version: then no risk is accepted.
+	AcceptRisks []string `protobuf:"bytes,8,rep,name=accept_risks,json=acceptRisks,proto3" json:"accept_risks,omitempty"`
+	// A PromQL query of up to 4096 bytes to evaluate now as if it were a rule of a risk; empty means none. It is
+	// evaluated over the metrics of the live cluster, by the leader only: other replicas answer UNAVAILABLE.
+	Query         string `protobuf:"bytes,9,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -862,6 +872,27 @@ func (x *EvaluateClusterVersionRequest) GetWhyNot() string {
 func (x *EvaluateClusterVersionRequest) GetPathTo() string {
 	if x != nil {
 		return x.PathTo
+	}
+	return ""
+}
+
+func (x *EvaluateClusterVersionRequest) GetArchitecture() string {
+	if x != nil {
+		return x.Architecture
+	}
+	return ""
+}
+
+func (x *EvaluateClusterVersionRequest) GetAcceptRisks() []string {
+	if x != nil {
+		return x.AcceptRisks
+	}
+	return nil
+}
+
+func (x *EvaluateClusterVersionRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
 	}
 	return ""
 }
@@ -1117,11 +1148,21 @@ type EvaluateClusterVersionResponse struct {
 	// Why the version in the request is offered or not: the missing edge, or the risk.
 	WhyNot string `protobuf:"bytes,5,opt,name=why_not,json=whyNot,proto3" json:"why_not,omitempty"`
 	// The updates that lead to the version in the request, in order: of all paths one with the fewest updates that are
-	// not
-	// recommended, then the fewest whose risks are unknown, then the fewest updates.
+	// not recommended, then the fewest whose risks are unknown, then the fewest updates. Updates that the precondition
+	// ClusterVersionGiantHop refuses are left out.
 	Path []*UpdateHop `protobuf:"bytes,6,rep,name=path,proto3" json:"path,omitempty"`
 	// Why there is no path.
-	NoPath        string `protobuf:"bytes,7,opt,name=no_path,json=noPath,proto3" json:"no_path,omitempty"`
+	NoPath string `protobuf:"bytes,7,opt,name=no_path,json=noPath,proto3" json:"no_path,omitempty"`
+	// What the graph says of the version to update from. It is absent if the graph does not have the version, as the
+	// condition RetrievedUpdates says, and while the cluster moves to releases for all processors.
+	Current *ReleaseReference `protobuf:"bytes,8,opt,name=current,proto3" json:"current,omitempty"`
+	// The architecture that the upstream was asked for; empty if the request has a graph.
+	Architecture string `protobuf:"bytes,9,opt,name=architecture,proto3" json:"architecture,omitempty"`
+	// The names of the risks that count as accepted.
+	AcceptRisks []string `protobuf:"bytes,10,rep,name=accept_risks,json=acceptRisks,proto3" json:"accept_risks,omitempty"`
+	// The result of the query in the request: True if a risk with it applies, False if not, Unknown with a message if it
+	// could not be evaluated.
+	Query         *RuleOutcome `protobuf:"bytes,11,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,6 +1244,34 @@ func (x *EvaluateClusterVersionResponse) GetNoPath() string {
 		return x.NoPath
 	}
 	return ""
+}
+
+func (x *EvaluateClusterVersionResponse) GetCurrent() *ReleaseReference {
+	if x != nil {
+		return x.Current
+	}
+	return nil
+}
+
+func (x *EvaluateClusterVersionResponse) GetArchitecture() string {
+	if x != nil {
+		return x.Architecture
+	}
+	return ""
+}
+
+func (x *EvaluateClusterVersionResponse) GetAcceptRisks() []string {
+	if x != nil {
+		return x.AcceptRisks
+	}
+	return nil
+}
+
+func (x *EvaluateClusterVersionResponse) GetQuery() *RuleOutcome {
+	if x != nil {
+		return x.Query
+	}
+	return nil
 }
 
 // An update of a path.
@@ -2078,14 +2147,17 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aW\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12:\n" +
-	"\x06object\x18\x02 \x01(\v2\".windlass.update.v1.ClusterVersionR\x06object\"\xdb\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\".windlass.update.v1.ClusterVersionR\x06object\"\xdb\x03\n" +
 	"\x1dEvaluateClusterVersionRequest\x12-\n" +
 	"\x05graph\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05graph\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x18\n" +
 	"\achannel\x18\x03 \x01(\tR\achannel\x12e\n" +
 	"\frisk_results\x18\x04 \x03(\v2B.windlass.update.v1.EvaluateClusterVersionRequest.RiskResultsEntryR\vriskResults\x12\x17\n" +
 	"\awhy_not\x18\x05 \x01(\tR\x06whyNot\x12\x17\n" +
-	"\apath_to\x18\x06 \x01(\tR\x06pathTo\x1a>\n" +
+	"\apath_to\x18\x06 \x01(\tR\x06pathTo\x12+\n" +
+	"\farchitecture\x18\a \x01(\tB\a\xbaH\x04r\x02\x18?R\farchitecture\x121\n" +
+	"\faccept_risks\x18\b \x03(\tB\x0e\xbaH\v\x92\x01\b\x10d\"\x04r\x02\x10\x01R\vacceptRisks\x12\x1e\n" +
+	"\x05query\x18\t \x01(\tB\b\xbaH\x05r\x03(\x80 R\x05query\x1a>\n" +
 	"\x10RiskResultsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
@@ -2106,7 +2178,7 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\x87\x03\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xc5\x04\n" +
 	"\x1eEvaluateClusterVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12Q\n" +
 	"\x11available_updates\x18\x02 \x03(\v2$.windlass.update.v1.ReleaseReferenceR\x10availableUpdates\x12V\n" +
@@ -2116,7 +2188,12 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"conditions\x12\x17\n" +
 	"\awhy_not\x18\x05 \x01(\tR\x06whyNot\x121\n" +
 	"\x04path\x18\x06 \x03(\v2\x1d.windlass.update.v1.UpdateHopR\x04path\x12\x17\n" +
-	"\ano_path\x18\a \x01(\tR\x06noPath\"\x9f\x01\n" +
+	"\ano_path\x18\a \x01(\tR\x06noPath\x12>\n" +
+	"\acurrent\x18\b \x01(\v2$.windlass.update.v1.ReleaseReferenceR\acurrent\x12\"\n" +
+	"\farchitecture\x18\t \x01(\tR\farchitecture\x12!\n" +
+	"\faccept_risks\x18\n" +
+	" \x03(\tR\vacceptRisks\x125\n" +
+	"\x05query\x18\v \x01(\v2\x1f.windlass.update.v1.RuleOutcomeR\x05query\"\x9f\x01\n" +
 	"\tUpdateHop\x12>\n" +
 	"\arelease\x18\x01 \x01(\v2$.windlass.update.v1.ReleaseReferenceR\arelease\x12 \n" +
 	"\vrecommended\x18\x02 \x01(\tR\vrecommended\x12\x16\n" +
@@ -2264,13 +2341,14 @@ var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*ReleaseKind)(nil),                             // 37: windlass.update.v1.ReleaseKind
 	(*ConditionalUpdate)(nil),                       // 38: windlass.update.v1.ConditionalUpdate
 	(*v1.Condition)(nil),                            // 39: windlass.meta.v1.Condition
-	(*ReleaseManifest)(nil),                         // 40: windlass.update.v1.ReleaseManifest
-	(*ClusterOperator)(nil),                         // 41: windlass.update.v1.ClusterOperator
-	(*timestamppb.Timestamp)(nil),                   // 42: google.protobuf.Timestamp
-	(*v1.HeldBack)(nil),                             // 43: windlass.meta.v1.HeldBack
-	(*UpdateWait)(nil),                              // 44: windlass.update.v1.UpdateWait
-	(*UpdateHistory)(nil),                           // 45: windlass.update.v1.UpdateHistory
-	(*durationpb.Duration)(nil),                     // 46: google.protobuf.Duration
+	(*RuleOutcome)(nil),                             // 40: windlass.update.v1.RuleOutcome
+	(*ReleaseManifest)(nil),                         // 41: windlass.update.v1.ReleaseManifest
+	(*ClusterOperator)(nil),                         // 42: windlass.update.v1.ClusterOperator
+	(*timestamppb.Timestamp)(nil),                   // 43: google.protobuf.Timestamp
+	(*v1.HeldBack)(nil),                             // 44: windlass.meta.v1.HeldBack
+	(*UpdateWait)(nil),                              // 45: windlass.update.v1.UpdateWait
+	(*UpdateHistory)(nil),                           // 46: windlass.update.v1.UpdateHistory
+	(*durationpb.Duration)(nil),                     // 47: google.protobuf.Duration
 }
 var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
 	27, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -2296,58 +2374,60 @@ var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
 	38, // 20: windlass.update.v1.EvaluateClusterVersionResponse.conditional_updates:type_name -> windlass.update.v1.ConditionalUpdate
 	39, // 21: windlass.update.v1.EvaluateClusterVersionResponse.conditions:type_name -> windlass.meta.v1.Condition
 	16, // 22: windlass.update.v1.EvaluateClusterVersionResponse.path:type_name -> windlass.update.v1.UpdateHop
-	34, // 23: windlass.update.v1.UpdateHop.release:type_name -> windlass.update.v1.ReleaseReference
-	29, // 24: windlass.update.v1.PlanClusterVersionRunRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	40, // 25: windlass.update.v1.PlanClusterVersionRunRequest.manifests:type_name -> windlass.update.v1.ReleaseManifest
-	41, // 26: windlass.update.v1.PlanClusterVersionRunRequest.cluster_operators:type_name -> windlass.update.v1.ClusterOperator
-	35, // 27: windlass.update.v1.PlanClusterVersionRunRequest.removed:type_name -> windlass.meta.v1.ObjectReference
-	42, // 28: windlass.update.v1.PlanClusterVersionRunRequest.now:type_name -> google.protobuf.Timestamp
-	42, // 29: windlass.update.v1.PlanClusterVersionRunResponse.next_pass_time:type_name -> google.protobuf.Timestamp
-	25, // 30: windlass.update.v1.PlanClusterVersionRunResponse.steps:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Step
-	35, // 31: windlass.update.v1.PlanClusterVersionRunResponse.next:type_name -> windlass.meta.v1.ObjectReference
-	43, // 32: windlass.update.v1.PlanClusterVersionRunResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	39, // 33: windlass.update.v1.PlanClusterVersionRunResponse.conditions:type_name -> windlass.meta.v1.Condition
-	29, // 34: windlass.update.v1.PlanClusterVersionHistoryRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	42, // 35: windlass.update.v1.PlanClusterVersionHistoryRequest.now:type_name -> google.protobuf.Timestamp
-	26, // 36: windlass.update.v1.PlanClusterVersionHistoryResponse.entries:type_name -> windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
-	29, // 37: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
-	35, // 38: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.object:type_name -> windlass.meta.v1.ObjectReference
-	44, // 39: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.wait:type_name -> windlass.update.v1.UpdateWait
-	23, // 40: windlass.update.v1.PlanClusterVersionRunResponse.Chain.manifests:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Manifest
-	24, // 41: windlass.update.v1.PlanClusterVersionRunResponse.Step.chains:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Chain
-	45, // 42: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.entry:type_name -> windlass.update.v1.UpdateHistory
-	46, // 43: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.duration:type_name -> google.protobuf.Duration
-	0,  // 44: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
-	1,  // 45: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
-	3,  // 46: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
-	4,  // 47: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
-	5,  // 48: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
-	6,  // 49: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
-	7,  // 50: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
-	8,  // 51: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
-	9,  // 52: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
-	11, // 53: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
-	12, // 54: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
-	17, // 55: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:input_type -> windlass.update.v1.PlanClusterVersionRunRequest
-	19, // 56: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:input_type -> windlass.update.v1.PlanClusterVersionHistoryRequest
-	29, // 57: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	2,  // 58: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
-	29, // 59: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 60: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 61: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 62: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 63: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
-	29, // 64: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	10, // 65: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
-	15, // 66: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
-	13, // 67: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
-	18, // 68: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:output_type -> windlass.update.v1.PlanClusterVersionRunResponse
-	20, // 69: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:output_type -> windlass.update.v1.PlanClusterVersionHistoryResponse
-	57, // [57:70] is the sub-list for method output_type
-	44, // [44:57] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	34, // 23: windlass.update.v1.EvaluateClusterVersionResponse.current:type_name -> windlass.update.v1.ReleaseReference
+	40, // 24: windlass.update.v1.EvaluateClusterVersionResponse.query:type_name -> windlass.update.v1.RuleOutcome
+	34, // 25: windlass.update.v1.UpdateHop.release:type_name -> windlass.update.v1.ReleaseReference
+	29, // 26: windlass.update.v1.PlanClusterVersionRunRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	41, // 27: windlass.update.v1.PlanClusterVersionRunRequest.manifests:type_name -> windlass.update.v1.ReleaseManifest
+	42, // 28: windlass.update.v1.PlanClusterVersionRunRequest.cluster_operators:type_name -> windlass.update.v1.ClusterOperator
+	35, // 29: windlass.update.v1.PlanClusterVersionRunRequest.removed:type_name -> windlass.meta.v1.ObjectReference
+	43, // 30: windlass.update.v1.PlanClusterVersionRunRequest.now:type_name -> google.protobuf.Timestamp
+	43, // 31: windlass.update.v1.PlanClusterVersionRunResponse.next_pass_time:type_name -> google.protobuf.Timestamp
+	25, // 32: windlass.update.v1.PlanClusterVersionRunResponse.steps:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Step
+	35, // 33: windlass.update.v1.PlanClusterVersionRunResponse.next:type_name -> windlass.meta.v1.ObjectReference
+	44, // 34: windlass.update.v1.PlanClusterVersionRunResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	39, // 35: windlass.update.v1.PlanClusterVersionRunResponse.conditions:type_name -> windlass.meta.v1.Condition
+	29, // 36: windlass.update.v1.PlanClusterVersionHistoryRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	43, // 37: windlass.update.v1.PlanClusterVersionHistoryRequest.now:type_name -> google.protobuf.Timestamp
+	26, // 38: windlass.update.v1.PlanClusterVersionHistoryResponse.entries:type_name -> windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
+	29, // 39: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
+	35, // 40: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.object:type_name -> windlass.meta.v1.ObjectReference
+	45, // 41: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.wait:type_name -> windlass.update.v1.UpdateWait
+	23, // 42: windlass.update.v1.PlanClusterVersionRunResponse.Chain.manifests:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Manifest
+	24, // 43: windlass.update.v1.PlanClusterVersionRunResponse.Step.chains:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Chain
+	46, // 44: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.entry:type_name -> windlass.update.v1.UpdateHistory
+	47, // 45: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.duration:type_name -> google.protobuf.Duration
+	0,  // 46: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
+	1,  // 47: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
+	3,  // 48: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
+	4,  // 49: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
+	5,  // 50: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
+	6,  // 51: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
+	7,  // 52: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
+	8,  // 53: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
+	9,  // 54: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
+	11, // 55: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
+	12, // 56: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
+	17, // 57: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:input_type -> windlass.update.v1.PlanClusterVersionRunRequest
+	19, // 58: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:input_type -> windlass.update.v1.PlanClusterVersionHistoryRequest
+	29, // 59: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	2,  // 60: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
+	29, // 61: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 62: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 63: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 64: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 65: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
+	29, // 66: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	10, // 67: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
+	15, // 68: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
+	13, // 69: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
+	18, // 70: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:output_type -> windlass.update.v1.PlanClusterVersionRunResponse
+	20, // 71: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:output_type -> windlass.update.v1.PlanClusterVersionHistoryResponse
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_service_proto_init() }

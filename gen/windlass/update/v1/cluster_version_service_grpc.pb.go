@@ -70,8 +70,9 @@ type ClusterVersionServiceClient interface {
 	// revision are in one message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list
 	// again.
 	WatchClusterVersions(ctx context.Context, in *WatchClusterVersionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterVersionsResponse], error)
-	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, and
-	// why a version is not offered.
+	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, why
+	// a
+	// version is not offered, and the result of a query that is to be the rule of a risk.
 	EvaluateClusterVersion(ctx context.Context, in *EvaluateClusterVersionRequest, opts ...grpc.CallOption) (*EvaluateClusterVersionResponse, error)
 	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
 	// change. It finds, verifies and reads the release, as an update does, and changes nothing.
@@ -262,8 +263,9 @@ type ClusterVersionServiceServer interface {
 	// revision are in one message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list
 	// again.
 	WatchClusterVersions(*WatchClusterVersionsRequest, grpc.ServerStreamingServer[WatchClusterVersionsResponse]) error
-	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, and
-	// why a version is not offered.
+	// EvaluateClusterVersion returns which updates a graph offers to a version, which of them have risks that apply, why
+	// a
+	// version is not offered, and the result of a query that is to be the rule of a risk.
 	EvaluateClusterVersion(context.Context, *EvaluateClusterVersionRequest) (*EvaluateClusterVersionResponse, error)
 	// PreflightClusterVersion makes the checks of a desired update that is not stored, and returns what the update would
 	// change. It finds, verifies and reads the release, as an update does, and changes nothing.

@@ -62,14 +62,25 @@ func newClusterVersion(e *session.Env) *cobra.Command {
 	cmd.Flags().StringVar(&req.PathTo, "path-to", "", "version to show a path to, over several updates if necessary")
 	cmd.Flags().StringToStringVar(&req.RiskResults, "risk", nil,
 		"evaluation of a risk, as NAME=True|False|Unknown; can be repeated")
+	cmd.Flags().StringVar(&req.Architecture, "arch", "",
+		"architecture to ask the upstream for, such as amd64 or multi, instead of the cluster's")
+	cmd.Flags().StringArrayVar(&req.AcceptRisks, "accept", nil,
+		"name of an accepted risk, instead of those that the cluster accepts; can be repeated")
+	cmd.Flags().StringVar(&req.Query, "query", "",
+		"PromQL query to try as the rule of a risk, over the metrics of the cluster")
 	cmd.Flags().BoolVar(&run, "run", false,
 		"show how far the present pass over the manifests of the release is, what each waits for, and what comes next")
 	cmd.Flags().StringVar(&release, "release", "",
 		"with --run and -f: file with the manifests, as printed by windlass plan release -o json")
-	for _, other := range []string{"graph", "version", "channel", "why-not", "path-to", "risk"} {
+	for _, other := range []string{
+		"graph", "version", "channel", "why-not", "path-to", "risk", "arch", "accept", "query",
+	} {
 		cmd.MarkFlagsMutuallyExclusive("run", other)
 	}
 	cmd.Long = cmd.Short + `.
+
+The risks that the cluster accepts count as accepted. With --graph or --version only those of --accept
+do.
 
 With --run, a file contains a ClusterVersion, whose status says what it waits for, and its
 ClusterOperators; --release has the manifests of its release. The plan is then of these objects alone,
@@ -80,6 +91,7 @@ as if every service accepted each manifest at once.`
 
 func (p *planText) updates(e *session.Env, r *updatev1.EvaluateClusterVersionResponse) {
 	p.printf("Version: %s\n", r.GetVersion())
+	p.present(r)
 	for _, c := range r.GetConditions() {
 		if c.GetStatus() != "True" {
 			p.printf("%s=%s\n  Reason: %s\n  Message: %s\n", c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage())
@@ -95,6 +107,33 @@ func (p *planText) updates(e *session.Env, r *updatev1.EvaluateClusterVersionRes
 		p.printf("\n%s\n", r.GetWhyNot())
 	}
 	p.path(e, r)
+	p.query(r.GetQuery())
+}
+
+// present prints what is known of the version to update from, and what the evaluation is for.
+func (p *planText) present(r *updatev1.EvaluateClusterVersionResponse) {
+	for _, line := range [][2]string{
+		{"Image", r.GetCurrent().GetImage()},
+		{"Channels", strings.Join(r.GetCurrent().GetChannels(), ", ")},
+		{"URL", r.GetCurrent().GetUrl()},
+		{"Architecture", r.GetArchitecture()},
+		{"Accepted risks", strings.Join(r.GetAcceptRisks(), ", ")},
+	} {
+		if line[1] != "" {
+			p.printf("%s: %s\n", line[0], line[1])
+		}
+	}
+}
+
+// query prints what came of a query.
+func (p *planText) query(o *updatev1.RuleOutcome) {
+	if o == nil {
+		return
+	}
+	p.printf("\nQuery: %s\n  Applies: %s\n", o.GetPromql(), o.GetStatus())
+	if o.GetMessage() != "" {
+		p.printf("  Message: %s\n", o.GetMessage())
+	}
 }
 
 // path prints the updates that lead to a version, or why there are none.
