@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -265,7 +266,7 @@ func (c *cluster) seen(name string) bool {
 
 func (c *cluster) owner(name string, parts func(*serve.Process, *store.Store) []func(context.Context) error) {
 	c.t.Helper()
-	p := c.ground.Process(serve.Config{Name: name, Policy: c.policy, Peers: c.peers})
+	p := c.ground.Process(serve.Config{Name: name, Policy: c.policy, Peers: maps.Clone(c.peers)})
 	run := parts(p, store.New(etcdtest.Client(c.t), "/windlass/"+name+"/"))
 	c.peers[name] = p.Address()
 	servetest.Run(c.t, p, run...)
@@ -276,7 +277,7 @@ func (c *cluster) run() {
 	c.t.Helper()
 	p := c.ground.Process(serve.Config{
 		Name: "update-orchestrator", Listen: c.address, Dir: c.dir, Policy: c.policy,
-		Peers: c.peers,
+		Peers: maps.Clone(c.peers), // a process reads it while the test adds others
 	})
 	c.cfg.Dir = c.dir
 	parts, err := build(p, etcdtest.Client(c.t), c.cfg)

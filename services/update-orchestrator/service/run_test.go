@@ -1,6 +1,7 @@
 package service
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -113,7 +114,7 @@ func TestARunIsShownStepByStep(t *testing.T) {
 func (c *cluster) follower(t *testing.T) {
 	t.Helper()
 	p := c.ground.Process(serve.Config{
-		Name: "update-orchestrator", Dir: t.TempDir(), Policy: c.policy, Peers: c.peers,
+		Name: "update-orchestrator", Dir: t.TempDir(), Policy: c.policy, Peers: maps.Clone(c.peers),
 	})
 	parts, err := build(p, etcdtest.Client(t), c.cfg)
 	if err != nil {
