@@ -21,8 +21,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/durable"
 )
 
-// ErrTooLarge means that an image has more bytes than were allowed.
-var ErrTooLarge = errors.New("the image is too large")
+// Errors of the contents of images.
+var (
+	ErrTooLarge   = errors.New("the image is too large")     // it has more bytes than were allowed
+	ErrNotWritten = errors.New("the file cannot be written") // the image could be read
+)
 
 // Size returns how many bytes the manifest says that the layers have, as they are sent.
 func (i *Image) Size() (size int64, err error) {
@@ -50,11 +53,12 @@ func (i *Image) Content(limit int64) ([]byte, error) {
 
 // SaveContent writes what Content returns to a file, which is there as a whole or not at all, from which OpenFile opens
 // the image again. When it returns nil, that is on the disk. What a kill leaves is beside it, and has a name that
-// begins with TempPrefix. If the parts have more than limit bytes it is ErrTooLarge.
+// begins with TempPrefix. If the parts have more than limit bytes it is ErrTooLarge; what goes wrong with the file is
+// ErrNotWritten.
 func (i *Image) SaveContent(ctx context.Context, path string, limit int64) error {
 	f, err := os.CreateTemp(filepath.Dir(path), TempPrefix)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNotWritten, err)
 	}
 	defer os.Remove(f.Name())
 	to := &sink{ctx: ctx, f: f}
@@ -70,13 +74,23 @@ func (i *Image) SaveContent(ctx context.Context, path string, limit int64) error
 		}
 		return writeContent(to, i, limit)
 	})
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if to.err == nil && err != nil { // it was not read
+		_ = f.Close()
+		return err
+	}
 	if err == nil {
 		err = f.Sync()
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = durable.Rename(f.Name(), path)
 	}
-	return durable.Rename(f.Name(), path)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", ErrNotWritten, err)
+	}
+	return err
 }
 
 // TempPrefix begins the names of files that SaveContent has not finished.

@@ -1286,10 +1286,6 @@ func TestEtcdObjectsToUpdatesUntilItIsStable(t *testing.T) {
 	if reason, message := plan.Objection(q); reason != "" || message != "" {
 		t.Errorf("a stable quorum objects: %s %s", reason, message)
 	}
-	alone := &etcdv1.Quorum{Phase: plan.Bootstrapping, Voters: 1, HealthyVoters: 1}
-	if reason, _ := plan.Objection(alone); reason != "" {
-		t.Errorf("a cluster without a control plane on machines objects: %s", reason)
-	}
 	q.Phase, q.HealthyVoters, q.WaitsFor = plan.Degraded, 2, "member m2 to answer"
 	const want = "2 of 3 voters of etcd are healthy, and 3 are wanted: member m2 to answer"
 	if reason, message := plan.Objection(q); reason != "QuorumDegraded" || message != want {

@@ -38,7 +38,7 @@ func Complete(q *etcdv1.Quorum, v View, p Plan) {
 // Objection says why the cluster should not go to another minor version now; empty if nothing of etcd speaks against
 // it.
 func Objection(q *etcdv1.Quorum) (reason, message string) {
-	if q.GetPhase() == Stable || q.GetPhase() == Bootstrapping && q.GetDesiredVoters() == 0 {
+	if q.GetPhase() == Stable {
 		return "", ""
 	}
 	message = fmt.Sprintf("%d of %d voters of etcd are healthy, and %d are wanted", q.GetHealthyVoters(), q.GetVoters(),

@@ -219,6 +219,8 @@ type refusal struct {
 	inputs string // fingerprint of the desired update and of what else the answer depends on
 	again  time.Time
 	tries  int
+	// upgradeable was the status of that condition: once it is another one, the answer may be.
+	upgradeable string
 }
 
 // attempt is a check of the desired release. It may take minutes, so it runs beside the controller's loop.
@@ -263,7 +265,8 @@ func (c *Controller) abandon() {
 	}
 }
 
-// inputsOf is all that a refusal depends on and that can be seen from here.
+// inputsOf is all that an answer depends on, that can be seen from here, and that people decide. Whether operators
+// object changes with their state: an attempt goes on then, and its end asks them again.
 func inputsOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) string {
 	spec := cv.GetSpec()
 	stores := make([]string, len(spec.GetSignatureStores()))
@@ -271,8 +274,11 @@ func inputsOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) st
 		stores[i] = s.GetUrl()
 	}
 	return fmt.Sprint(target.GetVersion(), target.GetImage(), plan.WaiversOf(spec.GetDesiredUpdate()), plan.Accepted(cv),
-		stores,
-		plan.Find(cv.GetStatus().GetConditions(), plan.Upgradeable).GetStatus(), cv.GetStatus().GetDesired().GetImage())
+		stores, cv.GetStatus().GetDesired().GetImage())
+}
+
+func upgradeable(cv *updatev1.ClusterVersion) string {
+	return plan.Find(cv.GetStatus().GetConditions(), plan.Upgradeable).GetStatus()
 }
 
 // follow brings the cluster to the desired release, if that is another one. It returns when to look again.
@@ -305,9 +311,10 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 			describe(target))); err != nil {
 			return time.Time{}, err
 		}
-	case time.Now().Before(c.term.refused.again):
+	case time.Now().Before(c.term.refused.again) && c.term.refused.upgradeable == upgradeable(cv):
 		return c.term.refused.again, nil
 	}
+	c.term.refused.upgradeable = upgradeable(cv)
 	c.attempt(ctx, cv, target, inputs)
 	return time.Time{}, nil
 }
@@ -329,6 +336,12 @@ func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, 
 	}
 	if inputsOf(cv, plan.Desired(cv)) != a.inputs || plan.Paused(cv, time.Now()) != nil {
 		return time.Now(), nil // the desired update was changed or paused, and that is not seen here yet
+	}
+	if upgradeable(cv) != c.term.refused.upgradeable { // an operator may object by now
+		blocked, _ := c.preconditions(cv, a.next, target).Decide(plan.WaiversOf(cv.GetSpec().GetDesiredUpdate()))
+		if blocked != "" {
+			return c.refuse(ctx, cv, target, &step{preconditionChecks, errors.New(blocked)})
+		}
 	}
 	return time.Time{}, c.accept(ctx, a.next, target, a.inputs)
 }
@@ -486,10 +499,17 @@ func (c *Controller) examine(ctx context.Context, cv *updatev1.ClusterVersion, t
 			&step{verifyPayloadVersion, fmt.Errorf("release image version %s does not match the expected upstream version %s",
 				e.release.version(), v)}
 	}
+	e.verdict = c.preconditions(cv, e.release, target)
+	return e, nil
+}
+
+// preconditions checks what speaks against an update now.
+func (c *Controller) preconditions(cv *updatev1.ClusterVersion, l *loaded,
+	target *updatev1.ReleaseReference,
+) plan.Verdict {
 	cv = proto.CloneOf(cv)
 	c.settle(cv, now()) // an operator's objection counts before the status shows it
-	e.verdict = plan.Preconditions(cv, e.release.reference(target)).WithTrust(release.CheckTrust(e.release.payload, now()))
-	return e, nil
+	return plan.Preconditions(cv, l.reference(target)).WithTrust(release.CheckTrust(l.payload, now()))
 }
 
 // find finds a release image: where the present release and the one before are kept, or where releases come from.
@@ -717,21 +737,12 @@ func (c *Controller) sweep(ctx context.Context) {
 // the image is lost.
 func (c *Controller) retain(ctx context.Context, digests []string) error {
 	for _, r := range c.Tables.Releases.All() {
-		if plan.Find(r.GetStatus().GetConditions(), keptType).GetStatus() != plan.True {
+		is := c.keptNow(ctx, r, digests)
+		if is == nil {
 			continue
 		}
-		reason, text := "Superseded", "The images of the present release and of the one completed before it are kept alone."
-		if _, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@"); slices.Contains(digests, digest) {
-			_, err := c.Payloads.Open(ctx, r.GetSpec().GetImage())
-			if !errors.Is(err, store.ErrNotFound) {
-				continue
-			}
-			reason, text = "PayloadLost", "It was kept, and is not any more: "+err.Error()
-		}
 		_, err := c.Tables.Releases.Modify(ctx, object.KeyOf(r), func(r *updatev1.Release) error {
-			r.Status.Conditions = object.SetCondition(r.Status.Conditions, &metav1.Condition{
-				Type: keptType, Status: plan.False, Reason: proto.String(reason), Message: proto.String(text),
-			}, now())
+			r.Status.Conditions = object.SetCondition(r.Status.Conditions, is, now())
 			return nil
 		})
 		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
@@ -739,6 +750,41 @@ func (c *Controller) retain(ctx context.Context, digests []string) error {
 		}
 	}
 	return c.Payloads.Retain(ctx, digests)
+}
+
+// payloadLost is why an image that was kept is not found.
+const payloadLost = "PayloadLost"
+
+// keptNow returns what is to be said of whether the image of a release is kept, where images with some digests are; nil
+// if that is said already.
+func (c *Controller) keptNow(ctx context.Context, r *updatev1.Release, digests []string) *metav1.Condition {
+	was := plan.Find(r.GetStatus().GetConditions(), keptType)
+	kept := was.GetStatus() == plan.True
+	_, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@")
+	if !slices.Contains(digests, digest) {
+		if !kept {
+			return nil
+		}
+		return keptAs(plan.False, "Superseded",
+			"The images of the present release and of the one completed before it are kept alone.")
+	}
+	if !kept && was.GetReason() != payloadLost {
+		return nil
+	}
+	switch _, err := c.Payloads.Open(ctx, r.GetSpec().GetImage()); {
+	case errors.Is(err, store.ErrNotFound) && kept:
+		return keptAs(plan.False, payloadLost, fmt.Sprintf("It was kept, and is not found on this machine, %s: %v",
+			hostname(), err))
+	case err == nil && !kept:
+		return keptAs(plan.True, payloadKept, "It was not found, and is found again on this machine, "+hostname()+".")
+	}
+	return nil
+}
+
+func keptAs(status, reason, message string) *metav1.Condition {
+	return &metav1.Condition{
+		Type: keptType, Status: status, Reason: proto.String(reason), Message: proto.String(message),
+	}
 }
 
 // begin makes a release the present one; its first pass is due at once.
@@ -841,11 +887,14 @@ func releaseConditions(l *loaded) []*metav1.Condition {
 }
 
 // keptType is the condition of a Release that says whether its image is kept.
-const keptType = "Kept"
+const (
+	keptType    = "Kept"
+	payloadKept = "PayloadKept"
+)
 
 func keptCondition(l *loaded) *metav1.Condition {
 	kept := &metav1.Condition{
-		Type: keptType, Status: plan.True, Reason: proto.String("PayloadKept"), LastTransitionTime: timestamppb.New(now()),
+		Type: keptType, Status: plan.True, Reason: proto.String(payloadKept), LastTransitionTime: timestamppb.New(now()),
 	}
 	switch {
 	case l.unkept != "":

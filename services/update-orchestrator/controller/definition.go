@@ -86,10 +86,14 @@ func (c *Controller) writeDefinition(ctx context.Context, d *apiextensionsv1.Cus
 	next.Status = p.Status
 	if !proto.Equal(next, d) {
 		written, err := c.Tables.Definitions.UpdateStatus(ctx, next)
-		if err != nil {
+		switch {
+		case err == nil:
+			next = written
+		case p.Release && rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
+			next = d // it was stored by a version that allowed more, and goes without a last word
+		default:
 			return rpcerr.IgnoreChanged(err)
 		}
-		next = written
 	}
 	if !p.Release {
 		return nil

@@ -3,6 +3,7 @@ package controller
 import (
 	"testing"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -56,5 +57,23 @@ func TestAReleaseForAllProcessorsIsNamedAsSuch(t *testing.T) {
 		if a := l.reference(from).GetArchitecture(); a != plan.Multi {
 			t.Errorf("offered as %v: architecture is %q", from, a)
 		}
+	}
+}
+
+// An operator that objects now and then must not have the check of an update begin again and again.
+func TestAnObjectionDoesNotEndTheCheckOfAnUpdate(t *testing.T) {
+	target := &updatev1.ReleaseReference{Version: proto.String("1.1.0"), Image: proto.String("r@sha256:1")}
+	cv := &updatev1.ClusterVersion{
+		Spec:   &updatev1.ClusterVersionSpec{DesiredUpdate: &updatev1.DesiredUpdate{Version: target.Version}},
+		Status: &updatev1.ClusterVersionStatus{},
+	}
+	before := inputsOf(cv, target)
+	cv.Status.Conditions = []*metav1.Condition{{Type: plan.Upgradeable, Status: plan.False}}
+	if upgradeable(cv) != plan.False || inputsOf(cv, target) != before {
+		t.Errorf("the answer depends on %q, and on %q after an objection", before, inputsOf(cv, target))
+	}
+	cv.Spec.DesiredUpdate.Waive = []*updatev1.WaivedCheck{{Name: plan.VerifyPayload, Reason: "a test"}}
+	if inputsOf(cv, target) == before {
+		t.Error("the answer does not depend on what is waived")
 	}
 }

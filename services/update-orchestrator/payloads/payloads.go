@@ -91,7 +91,10 @@ const fileExt = ".tar"
 // of more than maxSize bytes is. One of more than maxFile bytes, and one that the disk does not take, is ErrNotKept.
 func (p *Payloads) Keep(ctx context.Context, image *release.Image) (file string, err error) {
 	_, file, err = p.open(ctx, "kept@"+image.Digest)
-	if err == nil || !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
+	switch {
+	case errors.As(err, new(*fs.PathError)):
+		return "", fmt.Errorf("%w: %w", ErrNotKept, err)
+	case err == nil || !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable):
 		return file, err
 	}
 	err = p.keepInStore(ctx, image)
@@ -99,21 +102,19 @@ func (p *Payloads) Keep(ctx context.Context, image *release.Image) (file string,
 		return "", err
 	}
 	file = p.file(image.Digest)
-	if err := p.save(ctx, image, file); err != nil {
-		return "", fmt.Errorf("%w: etcd keeps images of up to %d bytes, and the disk does not take it: %w", ErrNotKept,
-			p.most,
-			err)
+	err = p.save(ctx, image, file)
+	for _, here := range []error{release.ErrTooLarge, release.ErrNotWritten, context.DeadlineExceeded} {
+		if errors.Is(err, here) {
+			return "", fmt.Errorf("%w: etcd keeps images of up to %d bytes, and as a file: %w", ErrNotKept, p.most, err)
+		}
 	}
-	return file, nil
+	return file, err
 }
 
 // save writes an image to a file, unless the disk would be nearly full then.
 func (p *Payloads) save(ctx context.Context, image *release.Image, file string) error {
 	if err := durable.MkdirAll(p.dir, 0o700); err != nil {
-		return err
-	}
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is damaged
-		return err
+		return fmt.Errorf("%w: %w", release.ErrNotWritten, err)
 	}
 	size, err := image.Size()
 	if err != nil {
@@ -121,10 +122,12 @@ func (p *Payloads) save(ctx context.Context, image *release.Image, file string) 
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(p.dir, &disk); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", release.ErrNotWritten, err)
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; size > free-p.reserve {
-		return fmt.Errorf("%d bytes are free, %d of them are left alone, and the image has %d", free, p.reserve, size)
+		return fmt.Errorf("%w: %d bytes are free, %d of them are left alone, and the image has %d", release.ErrNotWritten,
+			free,
+			p.reserve, size)
 	}
 	return image.SaveContent(ctx, file, p.mostFile)
 }
@@ -183,6 +186,8 @@ func (p *Payloads) open(ctx context.Context, ref string) (_ *release.Image, file
 		return nil, "", err
 	case ctx.Err() != nil:
 		return nil, "", ctx.Err()
+	case errors.As(why, new(*fs.PathError)): // it may be whole
+		return nil, "", why
 	case why != nil:
 		return nil, "", fmt.Errorf("%w: %w: %w", store.ErrNotFound, ErrDamaged, why)
 	}

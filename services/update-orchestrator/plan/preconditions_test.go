@@ -308,6 +308,10 @@ func TestAccepted(t *testing.T) {
 			AcceptRisks: risks, Version: version,
 			Image: proto.String("r@sha256:2"),
 		}, at("Completed"), []string{"R", "S"}},
+		"for a move to all architectures at that version": {
+			&updatev1.DesiredUpdate{AcceptRisks: risks, Version: version, Architecture: proto.String(Multi)}, at("Completed"),
+			[]string{"R", "S"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

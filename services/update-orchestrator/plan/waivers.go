@@ -73,6 +73,7 @@ func Accepted(cv *updatev1.ClusterVersion) []string {
 	d := cv.GetSpec().GetDesiredUpdate()
 	if history := cv.GetStatus().GetHistory(); len(history) > 0 && history[0].GetState() == StateCompleted &&
 		(d.GetVersion() != "" || d.GetImage() != "") &&
+		(d.GetArchitecture() == "" || d.GetArchitecture() == cv.GetStatus().GetDesired().GetArchitecture()) &&
 		(d.GetVersion() == "" || d.GetVersion() == history[0].GetVersion()) &&
 		(d.GetImage() == "" || SameImage(d.GetImage(), history[0].GetImage())) {
 		return nil

@@ -2,7 +2,6 @@ package promql
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -14,15 +13,14 @@ type Evaluator interface {
 // Turns has the queries of several evaluators begin a time apart. It is safe for concurrent use.
 type Turns struct {
 	apart time.Duration
-
-	mu   sync.Mutex
-	next time.Time // the first turn that is not taken
+	queue chan struct{} // holds one: the query whose turn is next
+	next  time.Time     // of that query alone: when it may begin
 }
 
 // NewTurns returns turns that are a time apart; the first one is at once.
-func NewTurns(apart time.Duration) *Turns { return &Turns{apart: apart} }
+func NewTurns(apart time.Duration) *Turns { return &Turns{apart: apart, queue: make(chan struct{}, 1)} }
 
-// Of returns an evaluator whose queries wait for their turns, in the order in which they come.
+// Of returns an evaluator whose queries wait for their turns.
 func (t *Turns) Of(e Evaluator) Evaluator { return &waiting{e, t} }
 
 type waiting struct {
@@ -32,23 +30,27 @@ type waiting struct {
 
 // Evaluate is that of the evaluator. If ctx ends before it is the query's turn, the error is that of ctx.
 func (w *waiting) Evaluate(ctx context.Context, text string) (bool, error) {
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case <-time.After(w.turns.take()):
-		return w.evaluator.Evaluate(ctx, text)
+	if err := w.turns.await(ctx); err != nil {
+		return false, err
 	}
+	return w.evaluator.Evaluate(ctx, text)
 }
 
-// take takes a turn, and returns how long it is until then.
-func (t *Turns) take() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	at := now
-	if t.next.After(now) {
-		at = t.next
+// await waits for a turn. A query that gives up takes none.
+func (t *Turns) await(ctx context.Context) error {
+	select {
+	case t.queue <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	t.next = at.Add(t.apart)
-	return at.Sub(now)
+	defer func() { <-t.queue }()
+	timer := time.NewTimer(time.Until(t.next))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	t.next = time.Now().Add(t.apart)
+	return nil
 }

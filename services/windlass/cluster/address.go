@@ -126,7 +126,7 @@ func (c *Cluster) HoldNetwork(ctx context.Context) (io.Closer, error) {
 	held, err := loopback.Await(ctx, c.Network)
 	if errors.Is(err, loopback.ErrHeld) {
 		return nil,
-			fmt.Errorf("addresses of pods and services of cluster %q (%s, %s): %w, of another cluster: stop that one first",
+			fmt.Errorf("addresses of pods and services of cluster %q (%s, %s): %w: stop the cluster that it belongs to first",
 				c.Name, loopback.PodRange(c.Network), loopback.ServiceRange(c.Network), err)
 	}
 	return held, err

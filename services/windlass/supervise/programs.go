@@ -71,16 +71,23 @@ func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, l
 			return nil, err
 		}
 		p := &program{name: name, record: r, runs: r.Running}
-		if err := ps.start(p); err != nil {
-			return nil, err
-		}
 		ps.list = append(ps.list, p)
+	}
+	return ps, nil
+}
+
+// begin has the supervisor run all programs.
+func (ps *programs) begin() error {
+	for _, p := range ps.list {
+		if err := ps.start(p); err != nil {
+			return err
+		}
 	}
 	order := topology.UpdateOrder()
 	slices.SortFunc(ps.list, func(a, b *program) int {
 		return slices.Index(order, a.name) - slices.Index(order, b.name)
 	})
-	return ps, nil
+	return nil
 }
 
 // own is the executable that the cluster was started with.
@@ -100,11 +107,6 @@ func (ps *programs) run(ctx context.Context) error {
 			c.Close()
 		}
 	}()
-	select {
-	case <-ps.supervisor.Active():
-	case <-ctx.Done():
-		return nil
-	}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for last := time.Now(); ; {

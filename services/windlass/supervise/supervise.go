@@ -44,6 +44,9 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 			}
 			defer held.Close()
 		}
+		if err := programs.begin(); err != nil {
+			return err
+		}
 		return programs.run(ctx)
 	})
 	g.Go(func() error { return Renew(ctx, c, log) })
@@ -133,6 +136,9 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 			return nil
 		}
 		if time.Now().After(end) {
+			if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && !networkHeld(c) {
+				return nil // it is of an earlier version, which holds none
+			}
 			return fmt.Errorf("supervisor %d does not begin: see %s", cmd.Process.Pid, c.Log("supervisor"))
 		}
 		select {
@@ -144,6 +150,12 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// networkHeld reports whether any process holds the network of a cluster.
+func networkHeld(c *cluster.Cluster) bool {
+	holder, _ := loopback.Holder(c.Network)
+	return holder != 0
 }
 
 // holdsNetwork reports whether a process holds the network of a cluster, if that has one.

@@ -69,7 +69,9 @@ func accept(ctx context.Context, e *session.Env, c *client.Client, names []strin
 	desired := map[string]any{"acceptRisks": list}
 	update := cv.GetSpec().GetDesiredUpdate()
 	if reached(cv) { // it is for the next update
-		desired["version"], desired["image"], desired["force"], desired["waive"] = nil, nil, nil, nil
+		for _, field := range []string{"version", "image", "architecture", "force", "waive"} {
+			desired[field] = nil
+		}
 	}
 	if len(list) == 0 && (reached(cv) || update.GetVersion() == "" && update.GetImage() == "") {
 		desired = nil // otherwise an empty update would stay
@@ -89,7 +91,7 @@ func accept(ctx context.Context, e *session.Env, c *client.Client, names []strin
 func reached(cv *updatev1.ClusterVersion) bool {
 	history := cv.GetStatus().GetHistory()
 	return len(history) > 0 && history[0].GetState() == "Completed" &&
-		names(cv.GetSpec().GetDesiredUpdate(), history[0].GetVersion(), history[0].GetImage())
+		desires(cv, history[0].GetVersion(), history[0].GetImage())
 }
 
 // acceptedRisks returns the risks that are accepted for the next update: those of one that is completed are not.

@@ -23,7 +23,10 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-const statusEvery = time.Second
+const (
+	statusEvery  = time.Second
+	refusedLooks = 3
+)
 
 // unanswered is the part that says why the state of the others is not known.
 const unanswered = "no answer"
@@ -67,8 +70,13 @@ func followUpgrade(ctx context.Context, out io.Writer, look func(context.Context
 	last := p.parts()
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
+	refused := 0 // looks in which it was: one may show what was said of the request before
 	for !p.done() {
-		if why := p.refused(); why != "" {
+		why := p.refused()
+		if refused++; why == "" {
+			refused = 0
+		}
+		if refused == refusedLooks {
 			return errors.New(why)
 		}
 		select {
@@ -196,15 +204,17 @@ func (p *upgradeProgress) refused() string {
 // requested returns the release that is desired and that the cluster is not on its way to; empty if there is none.
 func (p *upgradeProgress) requested() string {
 	d, st := p.version.GetSpec().GetDesiredUpdate(), p.version.GetStatus().GetDesired()
-	if d.GetVersion() == "" && d.GetImage() == "" || names(d, st.GetVersion(), st.GetImage()) {
+	if d.GetVersion() == "" && d.GetImage() == "" || desires(p.version, st.GetVersion(), st.GetImage()) {
 		return ""
 	}
-	return printer.Update(d.GetVersion(), d.GetImage())
+	return strings.TrimSpace(printer.Update(d.GetVersion(), d.GetImage()) + " " + d.GetArchitecture())
 }
 
-// names reports whether a desired update is the one to a release.
-func names(d *updatev1.DesiredUpdate, version, image string) bool {
-	return (d.GetVersion() != "" || d.GetImage() != "") && (d.GetVersion() == "" || d.GetVersion() == version) &&
+// desires reports whether the desired update is the one to a release, of the present architecture.
+func desires(cv *updatev1.ClusterVersion, version, image string) bool {
+	d := cv.GetSpec().GetDesiredUpdate()
+	return (d.GetArchitecture() == "" || d.GetArchitecture() == cv.GetStatus().GetDesired().GetArchitecture()) &&
+		(d.GetVersion() != "" || d.GetImage() != "") && (d.GetVersion() == "" || d.GetVersion() == version) &&
 		(d.GetImage() == "" || resolves(d.GetImage(), image))
 }
 

@@ -201,7 +201,10 @@ func TestAWatchOfAnUpdateEndsWithTheUpdate(t *testing.T) {
 				"00:00:03  Not accepted (R): no longer\n00:00:03  no answer: no longer\n", "",
 		},
 		"refused": {
-			[]any{at("1.0.0", "Unknown", "False"), at("1.0.0", "False", "False")}, "", "the update is not accepted (R): text",
+			[]any{
+				at("1.0.0", "False", "False"), at("1.0.0", "False", "False"), at("1.0.0", "Unknown", "False"),
+				at("1.0.0", "False", "False"), at("1.0.0", "False", "False"), at("1.0.0", "False", "False"),
+			}, "", "the update is not accepted (R): text",
 		},
 		"not answered for good": {[]any{at("1.1.0", "True", "True"), status.Error(codes.PermissionDenied, "no")}, "", "no"},
 	}

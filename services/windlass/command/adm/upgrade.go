@@ -236,7 +236,7 @@ func requestUpgrade(ctx context.Context, e *session.Env, c *client.Client, cv *u
 		}
 		fmt.Fprintf(e.Err, "warning: --allow-upgrade-with-warnings is bypassing: %s\n", err)
 	}
-	desired := map[string]any{"version": nil, "image": nil, "force": nil, "waive": nil}
+	desired := map[string]any{"version": nil, "image": nil, "architecture": nil, "force": nil, "waive": nil}
 	if reached(cv) { // what was accepted for it is not for another one
 		desired["acceptRisks"] = nil
 	} else if risks := acceptedRisks(cv); len(risks) > 0 {
