@@ -186,7 +186,7 @@ func (p *Payloads) open(ctx context.Context, ref string) (_ *release.Image, file
 		return nil, "", err
 	case ctx.Err() != nil:
 		return nil, "", ctx.Err()
-	case errors.As(why, new(*fs.PathError)): // it may be whole
+	case errors.As(why, new(*fs.PathError)): // nothing says that it is damaged
 		return nil, "", why
 	case why != nil:
 		return nil, "", fmt.Errorf("%w: %w: %w", store.ErrNotFound, ErrDamaged, why)
