@@ -29,15 +29,25 @@ func awaitReports(t *testing.T, c *cluster, want ...string) {
 	})
 }
 
+// takePort listens at a port of all addresses. Other programs of the host may use it for a connection for a moment.
+func takePort(t *testing.T, port int32) (l net.Listener) {
+	t.Helper()
+	servetest.Await(t, func() string {
+		var err error
+		if l, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
 func TestAPortThatCannotBeOpenedIsReported(t *testing.T) {
 	h := newHost(t)
 	s := service(t, "web", ip, newPod(t, "a").endpoint(true))
 	port := s.GetPorts()[0].GetPort()
-	l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := takePort(t, port)
 	h.cluster.refusals = 2
 	h.cluster.set(s)
 	agent := h.start(t.TempDir(), often)
@@ -55,10 +65,7 @@ func TestAPortThatCannotBeOpenedIsReported(t *testing.T) {
 	// A service that is created again under its name has no reports yet.
 	h.cluster.remove("default/web")
 	away(t, at(s))
-	if l, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	takePort(t, port)
 	s.Uid = "uid-2"
 	h.cluster.set(s)
 	awaitReports(t, h.cluster, blocked, open, strings.Replace(blocked, "uid-web", "uid-2", 1))
