@@ -782,9 +782,11 @@ func (c *Controller) keptNow(ctx context.Context, r *updatev1.Release, digests [
 }
 
 func keptAs(status, reason, message string) *metav1.Condition {
-	return &metav1.Condition{
-		Type: keptType, Status: status, Reason: proto.String(reason), Message: proto.String(message),
+	c := &metav1.Condition{Type: keptType, Status: status, Reason: proto.String(reason)}
+	if message != "" {
+		c.Message = proto.String(message)
 	}
+	return c
 }
 
 // begin makes a release the present one; its first pass is due at once.
@@ -893,17 +895,16 @@ const (
 )
 
 func keptCondition(l *loaded) *metav1.Condition {
-	kept := &metav1.Condition{
-		Type: keptType, Status: plan.True, Reason: proto.String(payloadKept), LastTransitionTime: timestamppb.New(now()),
-	}
+	kept := keptAs(plan.True, payloadKept, "")
 	switch {
 	case l.unkept != "":
-		kept.Status, kept.Reason = plan.False, proto.String("PayloadNotKept")
-		kept.Message = proto.String("After each restart the image is read from where it came from: " + l.unkept)
+		kept = keptAs(plan.False, "PayloadNotKept",
+			"After each restart the image is read from where it came from: "+l.unkept)
 	case l.file != "":
-		kept.Message = proto.String("It is larger than what etcd keeps, and is on the disk of one machine, " + hostname() +
-			": " + l.file)
+		kept = keptAs(plan.True, payloadKept, "It is larger than what etcd keeps, and is on the disk of one machine, "+
+			hostname()+": "+l.file)
 	}
+	kept.LastTransitionTime = timestamppb.New(now())
 	return kept
 }
 

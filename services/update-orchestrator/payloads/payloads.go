@@ -126,8 +126,7 @@ func (p *Payloads) save(ctx context.Context, image *release.Image, file string) 
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; size > free-p.reserve {
 		return fmt.Errorf("%w: %d bytes are free, %d of them are left alone, and the image has %d", release.ErrNotWritten,
-			free,
-			p.reserve, size)
+			free, p.reserve, size)
 	}
 	return image.SaveContent(ctx, file, p.mostFile)
 }

@@ -132,11 +132,11 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; {
-		if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && holdsNetwork(c, pid) {
+		if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && (c.Network == 0 || networkHolder(c) == pid) {
 			return nil
 		}
 		if time.Now().After(end) {
-			if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && !networkHeld(c) {
+			if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid && networkHolder(c) == 0 {
 				return nil // it is of an earlier version, which holds none
 			}
 			return fmt.Errorf("supervisor %d does not begin: see %s", cmd.Process.Pid, c.Log("supervisor"))
@@ -152,19 +152,10 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 	}
 }
 
-// networkHeld reports whether any process holds the network of a cluster.
-func networkHeld(c *cluster.Cluster) bool {
-	holder, _ := loopback.Holder(c.Network)
-	return holder != 0
-}
-
-// holdsNetwork reports whether a process holds the network of a cluster, if that has one.
-func holdsNetwork(c *cluster.Cluster, pid int) bool {
-	if c.Network == 0 {
-		return true
-	}
-	holder, _ := loopback.Holder(c.Network)
-	return int(holder) == pid
+// networkHolder returns the process that holds the network of a cluster; 0 if none does.
+func networkHolder(c *cluster.Cluster) int {
+	pid, _ := loopback.Holder(c.Network)
+	return int(pid)
 }
 
 // Stop ends all processes of a cluster: the supervisor, the programs, the machines and the members of etcd. It calls
