@@ -50,7 +50,9 @@ type State struct {
 	Degraded    bool
 	Reason      string // one CamelCase word; empty means AsExpected
 	Message     string
-	Version     string // empty means the version of the program
+	Version     string // empty means ProgramVersion
+	// ProgramVersion is the lowest version of the executables of the service's processes; empty means that of this one.
+	ProgramVersion string
 	// Objection is why the cluster should not go to another minor version; the zero Objection has none, and a service that
 	// is not available or is degraded objects by that.
 	Objection Objection
@@ -186,8 +188,9 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	if s.Further != (Condition{}) {
 		set(next, s.Further, now)
 	}
-	setVersion(next, Operand, cmp.Or(s.Version, version.Number))
-	setVersion(next, Program, version.Number)
+	program := cmp.Or(s.ProgramVersion, version.Number)
+	setVersion(next, Operand, cmp.Or(s.Version, program))
+	setVersion(next, Program, program)
 	return next
 }
 

@@ -89,6 +89,41 @@ func (f Files) ClientCredentials() (credentials.TransportCredentials, error) {
 	return following{TransportCredentials: m.client, live: l}, nil
 }
 
+// ServiceCredentials returns credentials of a gRPC client that calls a service at several addresses: each must show a
+// certificate of the host in its address and of the service. TLS 1.3 only. They follow the files.
+func (f Files) ServiceCredentials(service string) (credentials.TransportCredentials, error) {
+	creds, err := f.ClientCredentials()
+	if err != nil {
+		return nil, err
+	}
+	return named{TransportCredentials: creds, uri: ServiceURI(service)}, nil
+}
+
+// named are credentials that also demand that the other side's certificate names uri.
+type named struct {
+	credentials.TransportCredentials
+	uri string
+}
+
+func (n named) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo,
+	error,
+) {
+	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	shown, ok := info.(credentials.TLSInfo)
+	if !ok {
+		return nil, nil, errors.Join(errors.New("the connection has no TLS"), conn.Close())
+	}
+	if err := demandURI(shown.State, n.uri); err != nil {
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	return conn, info, nil
+}
+
+func (n named) Clone() credentials.TransportCredentials { return n }
+
 // Follow returns a function that returns the certificate with its key, and the authorities, as they are in the files:
 // for what is signed and verified outside of TLS.
 func (f Files) Follow() func() (*tls.Certificate, *x509.CertPool, error) {
@@ -130,16 +165,20 @@ func WithURI(cfg *tls.Config, uri string) *tls.Config {
 				return err
 			}
 		}
-		if len(state.PeerCertificates) > 0 {
-			for _, u := range state.PeerCertificates[0].URIs {
-				if u.String() == uri {
-					return nil
-				}
-			}
-		}
-		return fmt.Errorf("the other side is not %s", uri)
+		return demandURI(state, uri)
 	}
 	return cfg
+}
+
+func demandURI(state tls.ConnectionState, uri string) error {
+	if len(state.PeerCertificates) > 0 {
+		for _, u := range state.PeerCertificates[0].URIs {
+			if u.String() == uri {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("the other side is not %s", uri)
 }
 
 // PinnedTLS returns settings for a client that knows nothing but the hash of the server's authority (Authority.Hash),

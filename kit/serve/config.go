@@ -3,13 +3,16 @@ package serve
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // DefaultConnectionAge is less than the remaining validity of a one-day certificate when it is renewed.
@@ -26,6 +29,9 @@ type Config struct {
 	Policy        string            // policy file; empty for the default policy
 	EtcdEndpoints []string          // URLs of the first members; with none, and none on disk, Process.Etcd is nil
 	Peers         map[string]string // addresses of sibling services by name
+	// Host is the name of the host in a cluster of several: the process announces itself in etcd, and finds there the
+	// services that Peers does not have. Empty: it is the only process of its service.
+	Host          string
 	ConnectionAge time.Duration     // age at which clients are asked to connect again; 0 means never
 	AuditSinks    []string          // where audit records also go, see audit.ParseSink
 	LogLevel      string            // debug, info, warn or error; empty means info
@@ -53,6 +59,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")
 	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of the first etcd members to connect to")
 	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of another service, as name=host:port; may be repeated")
+	fs.StringVar(&c.Host, "host", c.Host,
+		"name of this host in a cluster of several: services find each other in etcd, where no --peer is given")
 	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge),
 		"age at which clients are asked to connect again, with their newest certificate; open streams continue")
 	fs.StringSliceVar(&c.AuditSinks, "audit-sink", c.AuditSinks,
@@ -122,5 +130,28 @@ func (c *Config) RecordFlags(fs *pflag.FlagSet) {
 }
 
 func (c Config) recordKeys() string { return filepath.Join(c.TLSDir, RecordKeysFile) }
+
+// Knows reports whether the process can call a service: it was given an address of it, or finds it in etcd.
+func (c Config) Knows(service string) bool {
+	return slices.Contains(c.Callees(), service)
+}
+
+// Callees returns the names of the services that the process can call, sorted. On a host of several these are all that
+// its row in kit/topology names, but for those that announce nothing since they have no part in etcd.
+func (c Config) Callees() []string {
+	names := slices.Collect(maps.Keys(c.Peers))
+	if s, ok := topology.Find(c.Name); ok && c.Host != "" {
+		for _, peer := range s.Peers() {
+			if row, _ := topology.Find(peer); row.Etcd != topology.NoEtcd && c.Peers[peer] == "" {
+				names = append(names, peer)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ServicesFile is where a process on a host keeps which services it found last.
+func (c Config) ServicesFile() string { return filepath.Join(c.Dir, "services.json") }
 
 func (c Config) endpointsFile() string { return filepath.Join(c.Dir, "endpoints") }

@@ -3,7 +3,6 @@ package serve
 import (
 	"crypto/tls"
 	"fmt"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,28 +11,32 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/dial"
-	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Dial returns a connection to another service, whose address is in Config.Peers. It connects at the first call, fails
-// calls immediately while the service is unavailable, and reconnects at least four times a second. The server's
-// certificate must name both the address and the service. The process closes the connection when it ends.
-func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
-	address, ok := p.cfg.Peers[peer]
-	if !ok {
-		return nil, fmt.Errorf("dial %q: no address of that service was given", peer)
-	}
-	host, _, err := net.SplitHostPort(address)
+// Dial returns a connection to another service, at the address in Config.Peers or, on a host of several, at those that
+// its processes announce. It connects at the first call, fails calls immediately while the service is unavailable, and
+// reconnects at least four times a second. The server's certificate must name both the address and the service. The
+// process closes the connection when it ends.
+func (p *Process) Dial(peer string) (grpc.ClientConnInterface, error) {
+	creds, err := p.cfg.files().ServiceCredentials(peer)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)
 	}
-	cfg, err := p.cfg.files().ClientTLS(host)
-	if err != nil {
-		return nil, fmt.Errorf("dial %q: %w", peer, err)
-	}
-	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(peer)))
 	options := append(dial.Sibling(2*time.Second), grpc.WithTransportCredentials(creds))
-	conn, err := grpc.NewClient(address, append(options, p.traces.Client()...)...)
+	options = append(options, p.traces.Client()...)
+	address := p.cfg.Peers[peer]
+	switch {
+	case address == "" && p.Directory == nil:
+		return nil, fmt.Errorf("dial %q: no address of that service was given", peer)
+	case address == "":
+		conn, err := p.Directory.Dial(peer, p.cfg.Host, options...)
+		if err != nil {
+			return nil, err
+		}
+		p.onClose(conn.Close)
+		return conn, nil
+	}
+	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)
 	}

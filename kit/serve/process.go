@@ -33,6 +33,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/gcpace"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/kms"
@@ -40,6 +41,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
+	"github.com/windlass-dev/windlass/kit/version"
 )
 
 // Process is one service process. Register services on GRPC before Run; the other fields may be used after New.
@@ -57,6 +59,8 @@ type Process struct {
 	// Validity refuses expired and revoked certificates, also on open connections.
 	Validity *identity.Validity
 	Audit    *audit.Trail
+	// Directory is where the services of the cluster run; nil unless Config.Host is set.
+	Directory *discovery.Directory
 	Metrics  *prometheus.Registry
 	// Validator is shared by the process: compiled rules take memory.
 	Validator protovalidate.Validator
@@ -82,6 +86,7 @@ type Process struct {
 	large    *large.Budget // of the requests of plan methods
 
 	endpoints *store.Endpoints // nil if no etcd was configured
+	announcer *discovery.Announcer // nil unless Config.Host is set
 
 	mu      sync.Mutex
 	ready   []func(context.Context) error
@@ -182,6 +187,9 @@ func (p *Process) openKeys() error {
 func (p *Process) openEtcd() error {
 	if len(p.cfg.EtcdEndpoints) == 0 {
 		if _, err := os.Stat(p.cfg.endpointsFile()); errors.Is(err, fs.ErrNotExist) {
+			if p.cfg.Host != "" {
+				return fmt.Errorf("--host: %w", errNoEtcd)
+			}
 			return nil
 		}
 	}
@@ -197,6 +205,9 @@ func (p *Process) openEtcd() error {
 	}
 	p.onClose(p.Etcd.Close)
 	p.endpoints = store.NewEndpoints(p.Etcd, p.cfg.endpointsFile(), p.Log)
+	if p.cfg.Host != "" {
+		p.Directory = discovery.Open(p.cfg.ServicesFile(), p.Log)
+	}
 	return nil
 }
 
@@ -231,6 +242,11 @@ func (p *Process) openServer() error {
 	p.onClose(closeOnce(p.listener))
 	if err := CheckAdvertised(p.Address()); err != nil {
 		return fmt.Errorf("--advertise: %w", err)
+	}
+	if p.cfg.Host != "" {
+		p.announcer = discovery.NewAnnouncer(p.Etcd, discovery.Endpoint{
+			Service: p.cfg.Name, Address: p.Address(), Host: p.cfg.Host, Version: version.Number,
+		}, p.Log)
 	}
 	if p.cfg.MetricsListen == "" {
 		return nil
@@ -323,6 +339,11 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	}
 	if p.Etcd != nil {
 		parts = append(slices.Clone(parts), p.endpoints.Save)
+	}
+	if p.cfg.Host != "" {
+		parts = append(parts, p.announcer.Run, func(ctx context.Context) error {
+			return p.Directory.Run(ctx, p.Etcd, topology.EndpointsPrefix, topology.ElectionsPrefix)
+		})
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(running) })

@@ -145,7 +145,7 @@ func (m *machines) WatchMachines(_ *machinev1.WatchMachinesRequest,
 }
 
 // pair runs machine-api, and hook-broker's connection to it.
-func (c cluster) pair() (server *serve.Process, service *machines, conn *grpc.ClientConn, stop func() error) {
+func (c cluster) pair() (server *serve.Process, service *machines, conn grpc.ClientConnInterface, stop func() error) {
 	t := c.t
 	t.Helper()
 	server = newProcess(t, c.config("machine-api"))
@@ -224,7 +224,9 @@ func TestASiblingCalls(t *testing.T) {
 	if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the watch ends with %v, want UNAVAILABLE", err)
 	}
-	_ = conn.Close()
+	if err := conn.(io.Closer).Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func scrape(t *testing.T, client *http.Client, address string) string {

@@ -76,12 +76,14 @@ func (p *Process) watchReadiness(ctx context.Context) {
 	WatchReady(ctx, p.isReady, func(err error) {
 		if err == nil {
 			p.away.Store(nil)
+			p.announce(true, "")
 			p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 			p.Log.InfoContext(ctx, "ready", "elapsed_ms", time.Since(start).Milliseconds())
 			served = true
 			return
 		}
 		p.Log.InfoContext(ctx, "not ready", "error", err)
+		p.announce(false, err.Error())
 		p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 		if served && !p.WithoutEtcd && errors.Is(err, store.ErrNotReady) {
 			text := fmt.Sprintf("%s: no read for %s: %s", p.cfg.Name, maxSilence, err)
@@ -90,6 +92,13 @@ func (p *Process) watchReadiness(ctx context.Context) {
 		}
 		start = time.Now()
 	})
+}
+
+// announce has the other processes of the cluster know whether this one is ready.
+func (p *Process) announce(ready bool, reason string) {
+	if p.announcer != nil {
+		p.announcer.Set(ready, reason)
+	}
 }
 
 // refuse returns the error of calls while the process is no longer ready. Health checks are always answered.

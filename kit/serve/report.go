@@ -14,7 +14,7 @@ import (
 // report returns the part that reports the service's ClusterOperator; it does nothing without the address of
 // update-orchestrator.
 func (p *Process) report() (Part, error) {
-	if p.cfg.Peers[topology.UpdateOrchestrator] == "" {
+	if !p.cfg.Knows(topology.UpdateOrchestrator) {
 		return func(context.Context) error { return nil }, nil
 	}
 	conn, err := p.Dial(topology.UpdateOrchestrator)
@@ -25,7 +25,11 @@ func (p *Process) report() (Part, error) {
 	if state == nil {
 		state = p.Readiness
 	}
-	return clusteroperator.New(topology.Operator(p.cfg.Name), conn, p.guarded(state), p.Leads, p.Log).Run, nil
+	state = p.guarded(state)
+	if p.Directory != nil {
+		state = Replicated(p.Directory.View, p.cfg.Name, state)
+	}
+	return clusteroperator.New(topology.Operator(p.cfg.Name), conn, state, p.Leads, p.Log).Run, nil
 }
 
 // unreadable returns the records of the service's store that cannot be read.

@@ -25,7 +25,7 @@ const (
 
 // followRevocations returns the part that follows the deny list; it does nothing without the address of machine-api.
 func (p *Process) followRevocations() (Part, error) {
-	if p.cfg.Peers[topology.MachineAPI] == "" {
+	if !p.cfg.Knows(topology.MachineAPI) {
 		return func(context.Context) error { return nil }, nil
 	}
 	conn, err := p.Dial(topology.MachineAPI)

@@ -18,7 +18,7 @@ import (
 
 // followRoles returns the part that follows the stored roles; it does nothing in a process that has no way to them.
 func (p *Process) followRoles() (Part, error) {
-	if p.cfg.Peers[topology.Scheduler] == "" {
+	if !p.cfg.Knows(topology.Scheduler) {
 		return func(context.Context) error { return nil }, nil
 	}
 	conn, err := p.Dial(topology.Scheduler)

@@ -39,15 +39,19 @@ const MetricsStep = 100
 // ElectionsPrefix is the prefix of all election keys in etcd.
 const ElectionsPrefix = "/windlass/elections/"
 
+// EndpointsPrefix is the prefix in etcd of what the processes of a cluster of several hosts announce of themselves.
+const EndpointsPrefix = "/windlass/endpoints/"
+
 // EtcdAccess is what a service may do in etcd.
 type EtcdAccess int
 
 const (
 	// NoEtcd means that the service has no user in etcd.
 	NoEtcd EtcdAccess = iota
-	// OwnKeys means that it reads and writes its own prefix and its own election key.
+	// OwnKeys means that it reads and writes its own prefix, its own election key and what its processes announce, and
+	// reads those of all services.
 	OwnKeys
-	// ReadElections means that it reads the election keys of all services.
+	// ReadElections means that it has no prefix of its own, and the rest of OwnKeys.
 	ReadElections
 )
 
@@ -208,3 +212,6 @@ func Prefix(service string) string { return "/windlass/" + service + "/" }
 
 // ElectionKey returns the key of a service's election in etcd.
 func ElectionKey(service string) string { return ElectionsPrefix + service }
+
+// EndpointsOf returns the prefix in etcd of what the processes of a service announce of themselves.
+func EndpointsOf(service string) string { return EndpointsPrefix + service + "/" }

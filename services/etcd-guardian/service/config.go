@@ -104,7 +104,7 @@ func (c *config) complete() error {
 	if c.lifetime <= 0 {
 		return fmt.Errorf("--certificate-lifetime %s: must be more than zero", c.lifetime)
 	}
-	if c.serve.Peers["machine-api"] == "" {
+	if !c.serve.Knows("machine-api") {
 		return errors.New("--peer machine-api=HOST:PORT is required")
 	}
 	if len(c.serve.EtcdEndpoints) == 0 {

@@ -180,7 +180,7 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 
 // nodesOf returns a copy of the nodes, or nil where it is not known who has them.
 func nodesOf(cfg config, p *serve.Process) (*informer.Informer[*nodev1.Node], error) {
-	if cfg.serve.Peers[topology.EvictionController] == "" {
+	if !cfg.serve.Knows(topology.EvictionController) {
 		return nil, nil
 	}
 	conn, err := p.Dial(topology.EvictionController)
@@ -192,7 +192,7 @@ func nodesOf(cfg config, p *serve.Process) (*informer.Informer[*nodev1.Node], er
 
 // ownerParts attends the tasks of our hook, where it is known who keeps them.
 func ownerParts(cfg config, p *serve.Process, c *controller.Controller) ([]func(context.Context) error, error) {
-	if cfg.serve.Peers["hook-broker"] == "" {
+	if !cfg.serve.Knows("hook-broker") {
 		return nil, nil
 	}
 	conn, err := p.Dial("hook-broker")

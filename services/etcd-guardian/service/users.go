@@ -8,8 +8,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// The etcd users that the bootstrap member sets up besides root: each service may touch its own keys and its own
-// election, and nothing else. The names are those in the certificates.
+// The etcd users that the bootstrap member sets up besides root: each service may change its own keys, its own
+// election and what its processes announce, and read who leads and what is announced, and nothing else. The names are those in the certificates.
 func users() []user {
 	var list []user
 	for _, s := range topology.Services() {
@@ -18,9 +18,15 @@ func users() []user {
 			list = append(list, user{Name: s.Name, Prefixes: []grant{
 				{Prefix: topology.Prefix(s.Name), Permission: "readwrite"},
 				{Key: topology.ElectionKey(s.Name), Permission: "readwrite"},
+				{Prefix: topology.EndpointsOf(s.Name), Permission: "readwrite"},
+				{Prefix: topology.EndpointsPrefix, Permission: "read"},
+				{Prefix: topology.ElectionsPrefix, Permission: "read"},
 			}})
 		case topology.ReadElections:
 			list = append(list, user{Name: s.Name, Prefixes: []grant{
+				{Key: topology.ElectionKey(s.Name), Permission: "readwrite"},
+				{Prefix: topology.EndpointsOf(s.Name), Permission: "readwrite"},
+				{Prefix: topology.EndpointsPrefix, Permission: "read"},
 				{Prefix: topology.ElectionsPrefix, Permission: "read"},
 			}})
 		}

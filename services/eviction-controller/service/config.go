@@ -58,11 +58,11 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("--eviction-retry %v: must be 100ms or more", c.retry)
 	case !(c.rate >= 0.001 && c.rate <= 1000):
 		return c, fmt.Errorf("--node-eviction-rate %v: must be from 0.001 to 1000", c.rate)
-	case c.Peers[guardian] == "":
+	case !c.Knows(guardian):
 		return c, errors.New("--peer etcd-guardian=host:port is required")
-	case c.Peers[scheduler] == "":
+	case !c.Knows(scheduler):
 		return c, errors.New("--peer scheduler=host:port is required")
-	case c.Peers[machines] == "":
+	case !c.Knows(machines):
 		return c, errors.New("--peer machine-api=host:port is required")
 	}
 	return c, nil

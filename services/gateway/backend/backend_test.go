@@ -3,7 +3,6 @@ package backend_test
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"testing"
@@ -22,7 +21,6 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -116,7 +114,7 @@ func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := backend.NewPool(peers, func(string, string) (credentials.TransportCredentials, error) {
+	pool, err := backend.NewPool(peers, func(string) (credentials.TransportCredentials, error) {
 		return insecure.NewCredentials(), nil
 	}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -268,53 +266,5 @@ func TestACallWithoutACallerDoesNotLeave(t *testing.T) {
 	if _, err := c.WatchHookTasks(t.Context(), &hookv1.WatchHookTasksRequest{}); status.Code(
 		err) != codes.Unauthenticated {
 		t.Errorf("WatchHookTasks = %v", err)
-	}
-}
-
-func TestLeadersAreFollowed(t *testing.T) {
-	etcd := etcdtest.Client(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan map[string]string)
-	done := make(chan error, 1)
-	go func() {
-		done <- backend.FollowLeaders(ctx, etcd, func(m map[string]string) {
-			select {
-			case told <- m:
-			case <-ctx.Done():
-			}
-		}, slog.New(slog.DiscardHandler))
-	}()
-	expect := func(want map[string]string) {
-		t.Helper()
-		select {
-		case got := <-told:
-			if !maps.Equal(got, want) {
-				t.Errorf("leaders %v, want %v", got, want)
-			}
-		case <-time.After(waitLimit):
-			t.Fatal("no change was reported")
-		}
-	}
-	put := func(service, value string) {
-		if _, err := etcd.Put(ctx, topology.ElectionsPrefix+service, value); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect(map[string]string{})
-	put("hook-broker", `{"address":"127.1.2.1:7102","holder":"hook-broker@1"}`)
-	expect(map[string]string{"hook-broker": "127.1.2.1:7102"})
-	put("hook-broker", `{"address":"127.1.2.2:7102"}`)
-	expect(map[string]string{"hook-broker": "127.1.2.2:7102"})
-	put("hook-broker", `what is this`)
-	expect(map[string]string{})
-	put("hook-broker", `{"address":"127.1.2.1:7102"}`)
-	expect(map[string]string{"hook-broker": "127.1.2.1:7102"})
-	if _, err := etcd.Delete(ctx, topology.ElectionsPrefix+"hook-broker"); err != nil {
-		t.Fatal(err)
-	}
-	expect(map[string]string{})
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("FollowLeaders = %v", err)
 	}
 }

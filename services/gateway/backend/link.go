@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/windlass-dev/windlass/kit/dial"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -19,7 +20,7 @@ const (
 	hold = 2 * time.Second
 )
 
-// link is the connection to one address of a program. It never stays idle, so that its state says whether the backend
+// link is the connection to one address of a program, or to the nearest process of it. It never stays idle, so that its state says whether the backend
 // is there.
 type link struct {
 	conn    *grpc.ClientConn
@@ -38,9 +39,13 @@ func newLink(program, address string, creds credentials.TransportCredentials, mo
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy())
-	conn, err := grpc.NewClient("passthrough:///"+address, append(options, more...)...)
+	to := discovery.Target(program)
+	if address != "" {
+		to = "passthrough:///" + address
+	}
+	conn, err := grpc.NewClient(to, append(options, more...)...)
 	if err != nil {
-		return nil, fmt.Errorf("%s at %q: %w", program, address, err)
+		return nil, fmt.Errorf("%s at %q: %w", program, to, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &link{conn: conn, program: program, stop: cancel, done: make(chan struct{})}

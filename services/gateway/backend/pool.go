@@ -17,7 +17,7 @@ import (
 // Pool is the connections to all programs: one to the address that was given for each, and one more to its leader while
 // that is elsewhere. Concurrent calls are safe. Close must be called.
 type Pool struct {
-	creds   func(program, address string) (credentials.TransportCredentials, error)
+	creds   func(program string) (credentials.TransportCredentials, error)
 	log     *slog.Logger
 	options []grpc.DialOption
 
@@ -28,9 +28,9 @@ type Pool struct {
 	former []*target
 }
 
-// NewPool makes connections to peers (program → address) in the background. creds makes the
-// credentials for a program at an address, options go to every connection.
-func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error),
+// NewPool makes connections to peers (program → address) in the background; an empty address means discovery.Target,
+// which one of the options resolves. creds makes the credentials for a program, options go to every connection.
+func NewPool(peers map[string]string, creds func(program string) (credentials.TransportCredentials, error),
 	log *slog.Logger, options ...grpc.DialOption,
 ) (*Pool, error) {
 	p := &Pool{
@@ -49,7 +49,7 @@ func NewPool(peers map[string]string, creds func(program, address string) (crede
 }
 
 func (p *Pool) dial(program, address string) (*target, error) {
-	creds, err := p.creds(program, address)
+	creds, err := p.creds(program)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", program, err)
 	}

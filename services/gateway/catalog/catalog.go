@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -79,7 +80,7 @@ func (c *Catalog) add(service protoreflect.ServiceDescriptor, program string) er
 			FullName:  fmt.Sprintf("/%s/%s", service.FullName(), d.Name()),
 			Program:   program,
 			Access:    access(d),
-			Leader:    streaming && !strings.HasPrefix(string(d.Name()), "Watch") || access(d).GetLeader(),
+			Leader:    discovery.ForLeader(d),
 			Streaming: streaming,
 			Desc:      d,
 		}

@@ -51,10 +51,19 @@ func parse(args []string, usage io.Writer) (Config, error) {
 			return c, fmt.Errorf("--%s is missing", name)
 		}
 	}
-	if len(c.Peers) == 0 {
+	if len(c.Callees()) == 0 {
 		return c, errors.New("--peer is missing: there is nothing to pass calls on to")
 	}
 	return c, nil
+}
+
+// programs returns the programs that calls are passed on to, with their addresses; an empty one means that it is found.
+func (c Config) programs() map[string]string {
+	out := map[string]string{}
+	for _, name := range c.Callees() {
+		out[name] = c.Peers[name]
+	}
+	return out
 }
 
 // issuer returns the verifier of OIDC tokens; nil if there is no issuer.

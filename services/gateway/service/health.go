@@ -24,6 +24,7 @@ type programs struct {
 	validity *identity.Validity
 	policy   *identity.Policy
 	audit    *audit.Trail
+	here     presence
 }
 
 // Check implements grpc_health_v1.HealthServer.
@@ -47,7 +48,7 @@ func (p programs) report(ctx context.Context, log *slog.Logger) error {
 	if conn == nil {
 		return nil
 	}
-	return clusteroperator.New(topology.Gateway, conn, p.state, nil, log).Run(ctx)
+	return clusteroperator.New(topology.Gateway, conn, p.here.replicated(p.state), p.here.reports(), log).Run(ctx)
 }
 
 // serving reports whether the gateway serves.

@@ -2,6 +2,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,12 +15,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -27,6 +28,7 @@ import (
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/dial"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/large"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -115,11 +117,6 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	defer traces.Close() //nolint:errcheck // the collector may be gone
-	pool, err := backend.NewPool(config.Peers, transport(config.files()), log, traces.Client()...)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
 	etcd, err := dialEtcd(config, log)
 	if err != nil {
 		return err
@@ -127,6 +124,18 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if etcd != nil {
 		defer etcd.Close()
 	}
+	// On one host only who leads is followed, on several also where each program runs.
+	directory, prefixes, options := discovery.Open("", log), []string{topology.ElectionsPrefix}, traces.Client()
+	if config.Host != "" {
+		directory = discovery.Open(config.ServicesFile(), log)
+		prefixes = append(prefixes, topology.EndpointsPrefix)
+		options = append(slices.Clone(options), directory.Resolve(config.Host))
+	}
+	pool, err := backend.NewPool(config.programs(), config.files().ServiceCredentials, log, options...)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
 	settings, err := config.files().ServerTLS(tls.VerifyClientCertIfGiven, "h2", "http/1.1")
 	if err != nil {
 		return err
@@ -138,7 +147,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 			err)
 	}
 	validity.Trust(config.files().CA)
-	revocations, closeRevocations, err := follow(config, topology.MachineAPI,
+	revocations, closeRevocations, err := follow(config, topology.MachineAPI, options,
 		func(conn grpc.ClientConnInterface) (serve.Part, error) {
 			return serve.FollowRevocations(conn, validity, log)
 		})
@@ -146,14 +155,14 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	defer closeRevocations()
-	roles, closeRoles, err := follow(config, topology.Scheduler,
+	roles, closeRoles, err := follow(config, topology.Scheduler, options,
 		func(conn grpc.ClientConnInterface) (serve.Part, error) { return serve.FollowRoles(conn, policy, log) })
 	if err != nil {
 		return err
 	}
 	defer closeRoles()
 
-	accounts, closeAccounts, err := config.accounts(validity, log)
+	accounts, closeAccounts, err := config.accounts(validity, options, log)
 	if err != nil {
 		return err
 	}
@@ -178,7 +187,13 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	})
 	counts.connections(lanes)
 	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes, memory: largeMemory()}
-	alive := programs{Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail}
+	here, err := newPresence(config, etcd, directory, cmp.Or(config.Advertise, inner.Addr().String()), log)
+	if err != nil {
+		return fmt.Errorf("--advertise: %w", err)
+	}
+	alive := programs{
+		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail, here: here,
+	}
 	if etcd != nil { // until the first read from it
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	}
@@ -227,11 +242,16 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if etcd != nil {
 		endpoints := store.NewEndpoints(etcd, config.endpoints(), log)
 		group.Go(func() error {
-			followReads(ctx, endpoints, router, alive.Server, log)
+			followReads(ctx, endpoints, router, alive, log)
 			return nil
 		})
-		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
+		stop := directory.Subscribe(func(v discovery.View) { pool.SetLeaders(v.Leaders) })
+		defer stop()
+		group.Go(func() error { return directory.Run(ctx, etcd, prefixes...) })
 		group.Go(func() error { return endpoints.Save(ctx) })
+	}
+	for _, part := range here.run(ctx) {
+		group.Go(part)
 	}
 	group.Go(func() error { return revocations(ctx) })
 	group.Go(func() error { return roles(ctx) })
@@ -245,18 +265,20 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 
 // followReads has the gateway serve while it can read from etcd. It needs that for nothing but to know who leads; but a
 // gateway that is cut off sends agents to services that are cut off with it, and another gateway would not.
-func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Router, alive *health.Server,
+func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Router, alive programs,
 	log *slog.Logger,
 ) {
 	serve.WatchReady(ctx, etcd.Ready, func(err error) {
 		if err == nil {
 			router.SetServing(nil)
+			alive.here.set(nil)
 			alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 			log.InfoContext(ctx, "ready")
 			return
 		}
 		log.InfoContext(ctx, "not ready", "error", err)
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		alive.here.set(err)
 		router.SetServing(fmt.Errorf("this gateway is not serving: %w", err))
 	})
 }
@@ -273,28 +295,12 @@ func certified(state tls.ConnectionState) string {
 	return caller.User
 }
 
-// transport returns the credentials towards a program: it must be that program by its certificate, whatever the
-// address.
-func transport(files identity.Files) func(program, address string) (credentials.TransportCredentials, error) {
-	return func(program, address string) (credentials.TransportCredentials, error) {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return nil, err
-		}
-		settings, err := files.ClientTLS(host)
-		if err != nil {
-			return nil, err
-		}
-		return credentials.NewTLS(identity.WithURI(settings, identity.ServiceURI(program))), nil
-	}
-}
-
 // follow returns the part that of makes from a connection to a program, which is the part's own: the pool's are for
 // callers. The part does nothing if the program's address is not known.
-func follow(config Config, program string, of func(grpc.ClientConnInterface) (serve.Part, error)) (
+func follow(config Config, program string, options []grpc.DialOption, of func(grpc.ClientConnInterface) (serve.Part, error)) (
 	part serve.Part, stop func(), err error,
 ) {
-	conn, err := connect(config, program)
+	conn, err := connect(config, program, options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -305,23 +311,26 @@ func follow(config Config, program string, of func(grpc.ClientConnInterface) (se
 	return part, func() { _ = conn.Close() }, err
 }
 
-// connect returns a connection to a program for the gateway's own calls; nil if its address is not known.
-func connect(config Config, program string) (*grpc.ClientConn, error) {
-	address := config.Peers[program]
-	if address == "" {
+// connect returns a connection to a program for the gateway's own calls; nil if it cannot be found. options resolve
+// discovery.Target.
+func connect(config Config, program string, options []grpc.DialOption) (*grpc.ClientConn, error) {
+	if !config.Knows(program) {
 		return nil, nil
 	}
-	creds, err := transport(config.files())(program, address)
+	creds, err := config.files().ServiceCredentials(program)
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient(address, grpc.WithTransportCredentials(creds),
-		dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))
+	return grpc.NewClient(cmp.Or(config.Peers[program], discovery.Target(program)),
+		append(slices.Clone(options), grpc.WithTransportCredentials(creds),
+			dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))...)
 }
 
 // accounts returns what knows the tokens of service accounts; nil if scheduler's address is not known.
-func (c Config) accounts(validity *identity.Validity, log *slog.Logger) (a *authn.Accounts, stop func(), err error) {
-	conn, err := connect(c, topology.Scheduler)
+func (c Config) accounts(validity *identity.Validity, options []grpc.DialOption, log *slog.Logger) (a *authn.Accounts,
+	stop func(), err error,
+) {
+	conn, err := connect(c, topology.Scheduler, options)
 	if err != nil || conn == nil {
 		return nil, func() {}, err
 	}

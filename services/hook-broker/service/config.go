@@ -34,7 +34,7 @@ func parse(args []string, out io.Writer) (serve.Config, options, error) {
 	switch {
 	case fs.NArg() > 0:
 		return c, o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case c.Peers[machineAPI] == "":
+	case !c.Knows(machineAPI):
 		return c, o, errors.New("--peer machine-api=host:port is required")
 	case len(o.webhooks) > 0 && o.keys == "":
 		return c, o, errors.New("--webhook-allow needs --webhook-keys")

@@ -101,11 +101,11 @@ func (c config) check(rest []string) error {
 			errs = append(errs, fmt.Errorf("--gateway: %s is there twice", g))
 		}
 	}
-	if c.Peers[evictionPeer] == "" {
+	if !c.Knows(evictionPeer) {
 		errs = append(errs, fmt.Errorf("--peer %s=host:port is required", evictionPeer))
 	}
 	for kind, name := range c.providerFor {
-		if kind == "" || !strings.HasPrefix(name, providerPrefix) || c.Peers[name] == "" {
+		if kind == "" || !strings.HasPrefix(name, providerPrefix) || !c.Knows(name) {
 			errs = append(errs, fmt.Errorf("--provider-for %s=%s: must be a kind of provider spec and a provider with --peer",
 				kind, name))
 		}

@@ -59,7 +59,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	tables.NodeLifetime = cfg.lifetime
 	recorder := events.New(name, st, p.Validator, p.Log)
 	p.Metrics.MustRegister(recorder)
-	providers, err := plugins(p, cfg.Peers, provider.Claims(st, cfg.providerFor))
+	providers, err := plugins(p, cfg.Callees(), provider.Claims(st, cfg.providerFor))
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		return nil, err
 	}
 	var guardian grpc.ClientConnInterface // without it no control-plane machine is remediated
-	if cfg.Peers[topology.EtcdGuardian] != "" {
+	if cfg.Knows(topology.EtcdGuardian) {
 		if guardian, err = p.Dial(topology.EtcdGuardian); err != nil {
 			return nil, err
 		}
@@ -97,7 +97,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		OrphanGrace:  cfg.orphanGrace,
 		Bootstrap:    tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
 	}
-	if err := pods(p, cfg.Peers, &config); err != nil {
+	if err := pods(p, cfg.Config, &config); err != nil {
 		return nil, err
 	}
 	control := controller.New(config)
@@ -140,9 +140,9 @@ func operatorState(ready clusteroperator.State, providers *provider.Set, orphans
 	return ready
 }
 
-// pods connects the autoscaler to scheduler, if that has an address: without it nothing is scaled.
-func pods(p *serve.Process, peers map[string]string, c *controller.Config) error {
-	if peers[topology.Scheduler] == "" {
+// pods connects the autoscaler to scheduler, if that can be found: without it nothing is scaled.
+func pods(p *serve.Process, cfg serve.Config, c *controller.Config) error {
+	if !cfg.Knows(topology.Scheduler) {
 		return nil
 	}
 	conn, err := p.Dial(topology.Scheduler)
@@ -161,10 +161,10 @@ func pods(p *serve.Process, peers map[string]string, c *controller.Config) error
 	return nil
 }
 
-// plugins connects to every provider among the peers.
-func plugins(p *serve.Process, peers map[string]string, claim provider.Claim) (*provider.Set, error) {
+// plugins connects to every provider among the services that are called.
+func plugins(p *serve.Process, callees []string, claim provider.Claim) (*provider.Set, error) {
 	conns := map[string]grpc.ClientConnInterface{}
-	for peer := range peers {
+	for _, peer := range callees {
 		if !strings.HasPrefix(peer, providerPrefix) {
 			continue
 		}

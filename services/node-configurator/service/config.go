@@ -39,9 +39,9 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case c.settle < 0:
 		return c, fmt.Errorf("--settle %v: must not be negative", c.settle)
-	case c.Peers[evictionController] == "":
+	case !c.Knows(evictionController):
 		return c, errors.New("--peer eviction-controller=host:port is required")
-	case c.Peers[etcdGuardian] == "":
+	case !c.Knows(etcdGuardian):
 		return c, errors.New("--peer etcd-guardian=host:port is required")
 	}
 	return c, nil

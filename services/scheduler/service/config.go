@@ -75,7 +75,7 @@ func parse(args []string, out io.Writer) (c serve.Config, own options, err error
 	switch {
 	case fs.NArg() > 0:
 		return c, options{}, fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case c.Peers[nodeOwner] == "":
+	case !c.Knows(nodeOwner):
 		return c, options{}, errors.New("--peer eviction-controller=host:port is required")
 	}
 	if p := own.files.Path; p != "" && !filepath.IsAbs(p) {

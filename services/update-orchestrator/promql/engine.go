@@ -43,6 +43,7 @@ type Target struct {
 // queries that look back, it also reads them every 30 s. What no query reads is not kept.
 type Engine struct {
 	targets []Target
+	found   func() []Target // further ones at the moment; nil: there are none
 	engine  *promql.Engine
 	samples *samples
 	clock   func() instant
@@ -66,6 +67,9 @@ type watched struct {
 	load  int       // about how many samples it reads
 	since time.Time // since when its series were read without a gap; zero if they were not
 }
+
+// Find has the engine also read what found returns at each reading. Call it before the first.
+func (e *Engine) Find(found func() []Target) { e.found = found }
 
 // NewEngine returns an engine without samples.
 func NewEngine(targets []Target, log *slog.Logger) *Engine {
@@ -213,10 +217,14 @@ func (e *Engine) forget() {
 // scrape reads the metrics of all targets. If one could not be read, or the last time is long ago, there is a gap, and
 // queries that look back start again: what is not known could change their result. The lock is held.
 func (e *Engine) scrape(ctx context.Context) error {
-	answers, failures := make([][]byte, len(e.targets)), make([]error, len(e.targets))
+	targets := e.targets
+	if e.found != nil {
+		targets = slices.Concat(targets, e.found())
+	}
+	answers, failures := make([][]byte, len(targets)), make([]error, len(targets))
 	var g errgroup.Group
 	g.SetLimit(scrapers)
-	for i, t := range e.targets {
+	for i, t := range targets {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, scrapeLimit)
 			defer cancel()
@@ -231,7 +239,7 @@ func (e *Engine) scrape(ctx context.Context) error {
 	at := e.clock()
 	e.follow(at)
 	var wrong []string
-	for i, t := range e.targets {
+	for i, t := range targets {
 		if err := e.keep(ctx, t, answers[i], failures[i], at.Time); err != nil {
 			wrong = append(wrong, fmt.Sprintf("%s: %v", t.Job, err))
 		}

@@ -94,7 +94,7 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("--reconcile %v: must be a second or more", c.reconcile)
 	}
 	for _, service := range apply.Packages() {
-		if c.Peers[service] == "" && service != c.Name {
+		if !c.Knows(service) && service != c.Name {
 			return c, fmt.Errorf("--peer %s=host:port is required", service)
 		}
 	}

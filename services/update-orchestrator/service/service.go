@@ -62,7 +62,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
-		if service == topology.UpdateOrchestrator && cfg.Peers[service] == "" {
+		if service == topology.UpdateOrchestrator && !cfg.Knows(service) {
 			continue // programs are then of a kind without a service
 		}
 		conn, err := p.Dial(service)
@@ -71,7 +71,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		}
 		owners[pkg], services[service] = conn, conn
 	}
-	for service := range cfg.Peers {
+	for _, service := range cfg.Callees() {
 		if services[service] != nil {
 			continue
 		}
@@ -158,7 +158,30 @@ func evaluator(p *serve.Process, cfg config) (promql.Evaluator, error) {
 		}
 		targets = append(targets, t)
 	}
-	return promql.NewEngine(targets, p.Log), nil
+	engine := promql.NewEngine(targets, p.Log)
+	if p.Directory != nil {
+		engine.Find(func() []promql.Target { return announced(p) })
+	}
+	return engine, nil
+}
+
+// announced returns the other processes that are announced in etcd now.
+func announced(p *serve.Process) []promql.Target {
+	var out []promql.Target
+	for _, list := range p.Directory.View().Endpoints {
+		for _, e := range list {
+			if e.Address == p.Address() {
+				continue
+			}
+			t, err := promql.Service(e.Service, e.Address, p.Files())
+			if err != nil {
+				p.Log.Error("metrics of a service are not read", "service", e.Service, "error", err)
+				continue
+			}
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // trusting returns an HTTP transport that trusts the authorities in a file; those of the machine if there is no file.

@@ -1,0 +1,228 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+const (
+	// retryFollow is short against a lease and long against an election of etcd's own.
+	retryFollow = time.Second
+	// saveAfter is how long changes are collected before they are written to the disk.
+	saveAfter = time.Second
+)
+
+// Directory follows what the processes of the cluster announce. Make one with Open; it may be used by several
+// goroutines at once.
+type Directory struct {
+	file string
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	view View
+	subs map[int]func(View)
+	next int
+}
+
+// Open returns a directory that has what its file had last, and keeps that up to date while it runs. An unreadable file
+// is logged and counts as none; with "" nothing is kept.
+func Open(file string, log *slog.Logger) *Directory {
+	d := &Directory{file: file, log: log, subs: map[int]func(View){}}
+	if file == "" {
+		return d
+	}
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		d.view, err = decode(raw)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error("the addresses of other services that were known last cannot be read", "file", file, "error", err)
+	}
+	return d
+}
+
+// View returns what is known now.
+func (d *Directory) View() View {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.view
+}
+
+// Subscribe has f called with what is known now and after each change, one call at a time. f must return soon and not
+// call the directory. stop ends that.
+func (d *Directory) Subscribe(f func(View)) (stop func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := d.next
+	d.next++
+	d.subs[id] = f
+	f(d.view)
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.subs, id)
+	}
+}
+
+// Run follows the keys with the prefixes, topology.EndpointsPrefix and topology.ElectionsPrefix or one of them, until
+// ctx ends, and returns nil then. While etcd is away what was known last stays.
+func (d *Directory) Run(ctx context.Context, c *clientv3.Client, prefixes ...string) error {
+	unsaved := make(chan struct{}, 1)
+	stop := d.Subscribe(func(View) {
+		select {
+		case unsaved <- struct{}{}:
+		default:
+		}
+	})
+	defer stop()
+	var saver sync.WaitGroup
+	saver.Go(func() { d.save(ctx, unsaved) })
+	defer saver.Wait()
+	logged := ""
+	for {
+		err := d.follow(ctx, c, prefixes)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if text := fmt.Sprint(err); text != logged {
+			logged = text
+			d.log.WarnContext(ctx, "endpoints and elections are not followed", "error", err)
+		}
+		select {
+		case <-time.After(retryFollow):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follow reads all keys and then each change, until that fails.
+func (d *Directory) follow(ctx context.Context, c *clientv3.Client, prefixes []string) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	got, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		var reads []clientv3.Op
+		for _, p := range prefixes {
+			reads = append(reads, clientv3.OpGet(p, clientv3.WithPrefix()))
+		}
+		return c.Txn(ctx).Then(reads...).Commit()
+	})
+	if err != nil {
+		return err
+	}
+	keys := map[string][]byte{}
+	for _, r := range got.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			keys[string(kv.Key)] = kv.Value
+		}
+	}
+	d.set(keys)
+	changes := make(chan clientv3.WatchResponse)
+	for _, p := range prefixes {
+		watch := c.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithRev(got.Header.Revision+1))
+		go func() {
+			defer cancel()
+			for r := range watch {
+				select {
+				case changes <- r:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for {
+		var r clientv3.WatchResponse
+		select {
+		case r = <-changes:
+		case <-ctx.Done():
+			return fmt.Errorf("watch ended: %w", context.Cause(ctx))
+		}
+		if err := r.Err(); err != nil {
+			return err
+		}
+		for _, e := range r.Events {
+			if e.Type == clientv3.EventTypeDelete {
+				delete(keys, string(e.Kv.Key))
+			} else {
+				keys[string(e.Kv.Key)] = e.Kv.Value
+			}
+		}
+		d.set(keys)
+	}
+}
+
+// set replaces what is known by what the keys say. A value that cannot be read counts as absent.
+func (d *Directory) set(keys map[string][]byte) {
+	v := View{Endpoints: map[string][]Endpoint{}, Leaders: map[string]string{}}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if service, ok := strings.CutPrefix(key, topology.ElectionsPrefix); ok {
+			var leader struct {
+				Address string `json:"address"`
+			}
+			if err := json.Unmarshal(keys[key], &leader); err == nil && leader.Address != "" {
+				v.Leaders[service] = leader.Address
+			}
+			continue
+		}
+		e, err := parse([]byte(key), keys[key])
+		if err != nil {
+			d.log.Error("endpoint is ignored", "error", err)
+			continue
+		}
+		v.Endpoints[e.Service] = append(v.Endpoints[e.Service], e)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.view = v
+	for _, f := range d.subs {
+		f(v)
+	}
+}
+
+// save writes what is known to the disk, some time after each change and when ctx ends.
+func (d *Directory) save(ctx context.Context, unsaved <-chan struct{}) {
+	failed := false
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			select {
+			case <-unsaved:
+			default:
+				return
+			}
+		case <-unsaved:
+			select {
+			case <-ctx.Done():
+			case <-time.After(saveAfter):
+			}
+		}
+		v := d.View()
+		if d.file == "" || len(v.Endpoints) == 0 {
+			continue // nothing was read yet, or nothing that would help
+		}
+		raw, err := encode(v)
+		if err == nil {
+			err = renameio.WriteFile(d.file, raw, 0o600)
+		}
+		if err != nil && !failed {
+			d.log.ErrorContext(ctx, "addresses of other services are not saved", "error", err)
+		}
+		failed = err != nil
+	}
+}

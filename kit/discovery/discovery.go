@@ -1,0 +1,122 @@
+// Package discovery is how the processes of a cluster of several hosts find each other: each announces its address in
+// etcd under a lease, and each follows what the others announce and who leads which service. What was known last is on
+// disk, so that a process finds the others also while etcd is away.
+package discovery
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// Endpoint is what a process of a service announces.
+type Endpoint struct {
+	Service string `json:"-"`
+	Address string `json:"-"` // host:port at which others reach it
+	Host    string `json:"host"`
+	Version string `json:"version"` // of the executable
+	Ready   bool   `json:"ready"`
+	Reason  string `json:"reason,omitempty"` // why it is not ready
+}
+
+// Key returns the endpoint's key in etcd.
+func (e Endpoint) Key() string { return topology.EndpointsOf(e.Service) + e.Address }
+
+// parse reads an endpoint from its key and value in etcd.
+func parse(key, value []byte) (Endpoint, error) {
+	service, address, ok := strings.Cut(strings.TrimPrefix(string(key), topology.EndpointsPrefix), "/")
+	if !ok || service == "" || address == "" {
+		return Endpoint{}, fmt.Errorf("endpoint key %q: want %sSERVICE/ADDRESS", key, topology.EndpointsPrefix)
+	}
+	e := Endpoint{Service: service, Address: address}
+	if err := json.Unmarshal(value, &e); err != nil {
+		return Endpoint{}, fmt.Errorf("endpoint %s of %s: %w", address, service, err)
+	}
+	return e, nil
+}
+
+// View is where the services of a cluster run, and which of their processes lead. It must not be modified.
+type View struct {
+	Endpoints map[string][]Endpoint // by service, ordered by address
+	Leaders   map[string]string     // addresses by service
+}
+
+// Nearest returns the endpoints of a service in the order in which a process on host should call them: those that are
+// ready first, of these the one on its own host, and the others in an order that differs from host to host.
+func (v View) Nearest(service, host string) []Endpoint {
+	out := slices.Clone(v.Endpoints[service])
+	rank := func(e Endpoint) int {
+		n := 0
+		if !e.Ready {
+			n += 2
+		}
+		if e.Host != host {
+			n++
+		}
+		return n
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(spread(host, a.Address), spread(host, b.Address)),
+			strings.Compare(a.Address, b.Address))
+	})
+	return out
+}
+
+// spread is a number for each pair of a host and an address, evenly distributed.
+func spread(host, address string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(host + " " + address))
+	return h.Sum32()
+}
+
+// Hosts returns the names of the hosts on which processes of any service are known, sorted.
+func (v View) Hosts() []string {
+	hosts := map[string]bool{}
+	for _, list := range v.Endpoints {
+		for _, e := range list {
+			hosts[e.Host] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(hosts))
+}
+
+// record is a View as it is on disk.
+type record struct {
+	Endpoints []saved           `json:"endpoints"`
+	Leaders   map[string]string `json:"leaders,omitempty"`
+}
+
+type saved struct {
+	Service string `json:"service"`
+	Address string `json:"address"`
+	Endpoint
+}
+
+func encode(v View) ([]byte, error) {
+	r := record{Leaders: v.Leaders}
+	for _, service := range slices.Sorted(maps.Keys(v.Endpoints)) {
+		for _, e := range v.Endpoints[service] {
+			r.Endpoints = append(r.Endpoints, saved{e.Service, e.Address, e})
+		}
+	}
+	return json.MarshalIndent(r, "", "  ")
+}
+
+func decode(raw []byte) (View, error) {
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return View{}, err
+	}
+	v := View{Endpoints: map[string][]Endpoint{}, Leaders: r.Leaders}
+	for _, s := range r.Endpoints {
+		s.Endpoint.Service, s.Endpoint.Address = s.Service, s.Address
+		v.Endpoints[s.Service] = append(v.Endpoints[s.Service], s.Endpoint)
+	}
+	return v, nil
+}
