@@ -20,6 +20,7 @@ type agent struct {
 	heard   time.Time
 	machine string             // that runs while the host is on, and whose files stay while it is off
 	report  *hostv1.HostReport // of the last order
+	queue   []*hostv1.AttendHostRequest
 }
 
 // write is a decision that is not stored yet: it fails if the host, or the record that all calls of machine-api write,
@@ -138,13 +139,12 @@ func (w *world) delete(token string) {
 	w.decide(h, plan.Delete(h, 1, w.now), token, true)
 }
 
-// speak is a message of an agent that is on. The present order is carried out before.
+// speak has an agent that is on carry out the present order, and send a message, which arrives later.
 func (w *world) speak(name string) {
 	a, h := w.agents[name], w.hosts[name]
 	if !a.on {
 		return
 	}
-	a.heard = w.now
 	for _, act := range plan.Watch(plan.View{Now: w.now, Host: h, Heard: w.now, Since: w.now, Silence: silence}).Do {
 		if act.Verb == plan.SendOrder && a.report.GetOrderId() != act.Order.GetId() || a.report.GetMessage() != "" {
 			a.obey(w, act.Order)
@@ -154,7 +154,18 @@ func (w *world) speak(name string) {
 	if w.random.IntN(2) == 0 {
 		m.Facts = nil
 	}
-	w.decide(h, plan.Heard(h, m, w.now), "", false)
+	a.queue = append(a.queue, m)
+}
+
+// deliver has the first message of an agent arrive.
+func (w *world) deliver(name string) {
+	a := w.agents[name]
+	if len(a.queue) == 0 {
+		return
+	}
+	m := a.queue[0]
+	a.heard, a.queue = w.now, a.queue[1:]
+	w.decide(w.hosts[name], plan.Heard(w.hosts[name], m, w.now), "", false)
 }
 
 func (a *agent) obey(w *world, o *hostv1.HostOrder) {
@@ -186,10 +197,12 @@ func (w *world) step() {
 		w.create(w.token())
 	case 2:
 		w.delete(w.token())
-	case 3, 4, 5:
+	case 3, 4:
 		w.speak(name)
+	case 5:
+		w.deliver(name)
 	case 6:
-		w.agents[name].on = false
+		w.agents[name].on, w.agents[name].queue = false, nil
 	case 7:
 		w.agents[name].on = true
 	case 8:

@@ -32,20 +32,20 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, opts) })
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return Build(p, p.Etcd, opts) })
 }
 
-// build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, opts options) ([]serve.Part, error) {
+// Build makes the parts of a process and registers what they serve.
+func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part, error) {
 	st := p.Store(etcd)
 	all := records.New(st, kinds.New(st, p.Validator, p.Log))
 	recorder := events.New(topology.ProviderInventory, st, p.Validator, p.Log)
 	p.Metrics.MustRegister(recorder)
 	agents := attend.New(time.Now)
 	control := controller.New(controller.Config{
-		Records: all, Agents: agents, Silence: opts.silence, Events: recorder, Now: time.Now, Log: p.Log,
+		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,
 	})
-	cfg := server.Config{Cluster: opts.cluster, Records: all, Agents: agents, Now: time.Now}
+	cfg := server.Config{Cluster: opts.Cluster, Records: all, Agents: agents, Now: time.Now}
 	p.Tables.Add(all.Hosts, &hostv1.HostService_ServiceDesc, server.NewHosts(cfg))
 	providerv1.RegisterProviderServiceServer(p.Services, server.NewProvider(cfg))
 	return []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}, recorder.Register(p.Services)
