@@ -84,8 +84,8 @@ func ReplaceBoth[T, U object.Object](ctx context.Context, t *Table[T], one T, u 
 }
 
 // ReplaceWith stores an object in place of the stored one, which must be at the resourceVersion that it has, together
-// with further operations of the table's store: either all are stored, or nothing. The error is a conflict if the object
-// changed, or if the condition of an operation does not hold.
+// with further operations of the table's store: either all are stored, or nothing. The error is a conflict if the
+// object changed, or if the condition of an operation does not hold.
 func (t *Table[T]) ReplaceWith(ctx context.Context, obj T, further []store.Op, opts ...WriteOptions) (T, error) {
 	var zero T
 	w := writing[T](ctx, opts)

@@ -1,5 +1,5 @@
-// Package attend keeps in memory which agents of hosts attend, when each was heard last, and what it is sent. It knows
-// something only while its process leads; what must outlive that is stored in the hosts.
+// Package attend keeps in memory which agents of hosts attend, when each sent its last message, and what it is sent. It
+// knows something only while its process leads; what must outlive that is stored in the hosts.
 package attend
 
 import (
@@ -30,15 +30,16 @@ type term struct {
 
 // host is what is known of one host's agent.
 type host struct {
-	heard time.Time
-	visit *Visit // the newest stream; nil if none is open
+	last  time.Time // message
+	visit *Visit    // the newest stream; nil if none is open
 }
 
 // New returns a registry that does not lead. now is the clock.
 func New(now func() time.Time) *Registry { return &Registry{now: now} }
 
-// Lead begins a term with no agent heard. ctx has the fence of the term. changed is called, without a lock, with each
-// host whose agent begins to attend; it must return at once. The returned function ends the term, and every visit.
+// Lead begins a term in which no agent has sent a message. ctx has the fence of the term. changed is called, without a
+// lock, with each host whose agent begins to attend; it must return at once. The returned function ends the term, and
+// every visit.
 func (r *Registry) Lead(ctx context.Context, changed func(host string)) (end func()) {
 	fence, _ := store.FenceFrom(ctx)
 	now := &term{
@@ -68,17 +69,18 @@ func (r *Registry) Fenced(ctx context.Context) (fenced context.Context, over <-c
 	return store.WithFence(ctx, r.term.fence), r.term.over, true
 }
 
-// Of returns when the agent of a host was heard last in the present term, zero if it was not, and when the term began.
-func (r *Registry) Of(name string) (heard, since time.Time) {
+// Of returns when the agent of a host sent its last message in the present term, zero without one, and when the term
+// began.
+func (r *Registry) Of(name string) (last, since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.term == nil {
 		return time.Time{}, r.now()
 	}
 	if h := r.term.hosts[name]; h != nil {
-		heard = h.heard
+		last = h.last
 	}
-	return heard, r.term.since
+	return last, r.term.since
 }
 
 // Visit is one stream of an agent.
@@ -92,8 +94,8 @@ type Visit struct {
 	ousted   chan struct{}     // closed when a newer stream of the host came
 }
 
-// Join begins a visit of a host's agent, which was heard just now. It ends the former one. False if this process does
-// not lead.
+// Join begins a visit of a host's agent, which has just sent a message. It ends the former one. False if this process
+// does not lead.
 func (r *Registry) Join(name string) (*Visit, bool) {
 	at := r.now()
 	r.mu.Lock()
@@ -111,19 +113,19 @@ func (r *Registry) Join(name string) (*Visit, bool) {
 	if h.visit != nil {
 		close(h.visit.ousted)
 	}
-	h.heard, h.visit = at, v
+	h.last, h.visit = at, v
 	r.mu.Unlock()
 	now.changed(name)
 	return v, true
 }
 
-// Heard notes that the agent was heard just now.
-func (v *Visit) Heard() {
+// Received notes a message of the agent.
+func (v *Visit) Received() {
 	at := v.registry.now()
 	v.registry.mu.Lock()
 	defer v.registry.mu.Unlock()
 	if h := v.term.hosts[v.name]; h != nil && h.visit == v {
-		h.heard = at
+		h.last = at
 	}
 }
 

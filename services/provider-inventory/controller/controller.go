@@ -66,7 +66,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 func (c *Controller) Reconcile(ctx context.Context, name string) (time.Time, error) {
 	h, _ := c.Records.Hosts.Lookup("", name)
 	v := plan.View{Now: c.Now().UTC(), Host: h, Silence: c.Silence}
-	v.Heard, v.Since = c.Agents.Of(name)
+	v.Last, v.Since = c.Agents.Of(name)
 	p := plan.Watch(v)
 	for _, a := range p.Do {
 		if err := c.act(ctx, h, a); err != nil {

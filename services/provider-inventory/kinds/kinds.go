@@ -1,5 +1,5 @@
-// Package kinds says what hosts are beyond the shape of their message: which writes are refused, and what they are found
-// by.
+// Package kinds says what hosts are beyond the shape of their message: which writes are refused, and what they are
+// found by.
 package kinds
 
 import (

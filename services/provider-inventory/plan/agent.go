@@ -30,9 +30,9 @@ func Order(h *hostv1.Host) *hostv1.HostOrder {
 	return out
 }
 
-// Heard returns the status of a host after a message of its agent. A Lost host returns to its former phase. A report
+// Received returns the status of a host after a message of its agent. A Lost host returns to its former phase. A report
 // counts only if it answers the present order.
-func Heard(h *hostv1.Host, m *hostv1.AttendHostRequest, now time.Time) *hostv1.HostStatus {
+func Received(h *hostv1.Host, m *hostv1.AttendHostRequest, now time.Time) *hostv1.HostStatus {
 	s := next(h)
 	if s.GetPhase() == Lost {
 		s.Phase, s.ResumePhase, s.LastTransitionTime = s.ResumePhase, nil, object.Timestamp(now)
@@ -77,7 +77,7 @@ func reported(s *hostv1.HostStatus, o *hostv1.HostOrder, r *hostv1.HostReport, n
 type View struct {
 	Now     time.Time     // UTC
 	Host    *hostv1.Host  // nil if it does not exist
-	Heard   time.Time     // when this leader last heard the agent; zero if it did not
+	Last    time.Time     // message of the agent to this leader; zero without one
 	Since   time.Time     // when this process became the leader
 	Silence time.Duration // after which a host is Lost
 }
@@ -110,15 +110,15 @@ func Watch(v View) Plan {
 		return Plan{}
 	}
 	var p Plan
-	if o := Order(h); o != nil && !v.Heard.IsZero() {
+	if o := Order(h); o != nil && !v.Last.IsZero() {
 		p.Do = append(p.Do, Action{Verb: SendOrder, Reason: "the host is " + work(h), Order: o})
 	}
 	if h.GetStatus().GetPhase() == Lost {
-		return p // until its agent is heard
+		return p // until its agent attends
 	}
 	last := v.Since
-	if v.Heard.After(last) {
-		last = v.Heard
+	if v.Last.After(last) {
+		last = v.Last
 	}
 	if end := last.Add(v.Silence); v.Now.Before(end) {
 		p.Wake = end

@@ -50,7 +50,7 @@ var causes = []string{
 func Choose(a Ask, hosts []*hostv1.Host) Choice {
 	var out Choice
 	var fit []*hostv1.Host
-	for _, h := range slices.SortedFunc(slices.Values(hosts), ByName) {
+	for _, h := range slices.SortedFunc(slices.Values(hosts), byName) {
 		if o := a.mismatch(h); o.Cause != "" {
 			out.Others = append(out.Others, o)
 			continue
@@ -61,7 +61,7 @@ func Choose(a Ask, hosts []*hostv1.Host) Choice {
 		return out
 	}
 	out.Host = slices.MinFunc(fit, func(a, b *hostv1.Host) int {
-		return cmp.Or(cmp.Compare(a.GetStatus().GetOrders(), b.GetStatus().GetOrders()), ByName(a, b))
+		return cmp.Or(cmp.Compare(a.GetStatus().GetOrders(), b.GetStatus().GetOrders()), byName(a, b))
 	})
 	for _, h := range fit {
 		if h != out.Host {
@@ -71,7 +71,7 @@ func Choose(a Ask, hosts []*hostv1.Host) Choice {
 			})
 		}
 	}
-	slices.SortFunc(out.Others, func(a, b Other) int { return ByName(a.Host, b.Host) })
+	slices.SortFunc(out.Others, func(a, b Other) int { return byName(a.Host, b.Host) })
 	return out
 }
 

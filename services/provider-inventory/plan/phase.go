@@ -1,6 +1,6 @@
-// Package plan decides about the hosts of the inventory: which host a machine claims, how a host changes by a call or by
-// a message of its agent, and when a silent agent makes it Lost. It does no I/O and reads no clock. Functions that change
-// a host return its next status and do not modify the host.
+// Package plan decides about the hosts of the inventory: which host a machine claims, how a host changes by a call or
+// by a message of its agent, and when a silent agent makes it Lost. It does no I/O and reads no clock. Functions that
+// change a host return its next status and do not modify the host.
 package plan
 
 import (
@@ -133,7 +133,7 @@ func lostSays(s *hostv1.HostStatus) (reason, message, unblock string) {
 		return "Fenced", fmt.Sprintf("%s confirmed that it is off: %s", f.GetBy(), f.GetReason()),
 			"start the host, which is wiped then, or remove it"
 	case s.GetBootId() == "" && s.GetOrders() == 0:
-		return "NeverHeard", "its agent has not attended yet", "start the agent of the host"
+		return "NeverAttended", "its agent has not attended yet", "start the agent of the host"
 	case s.GetMachineRef() != nil:
 		return "Silent", fmt.Sprintf("its agent is silent, and machine %s may still run", s.GetMachineRef().GetName()),
 			"start the host; or turn it off, and fence it"
@@ -141,7 +141,7 @@ func lostSays(s *hostv1.HostStatus) (reason, message, unblock string) {
 	return "Silent", "its agent is silent", "start the host, or remove it"
 }
 
-// ByName orders hosts.
-func ByName(a, b *hostv1.Host) int {
+// byName orders hosts.
+func byName(a, b *hostv1.Host) int {
 	return cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
 }

@@ -27,7 +27,7 @@ func free(name string, change ...func(*hostv1.Host)) *hostv1.Host {
 		Spec:     &hostv1.HostSpec{Roles: []string{"worker"}, Zone: "a", Address: "192.0.2.1"},
 		Status:   plan.New(start),
 	}
-	h.Status = plan.Heard(h, &hostv1.AttendHostRequest{Name: name, Facts: &hostv1.HostFacts{BootId: "b1"}}, start)
+	h.Status = plan.Received(h, &hostv1.AttendHostRequest{Name: name, Facts: &hostv1.HostFacts{BootId: "b1"}}, start)
 	for _, f := range change {
 		f(h)
 	}
@@ -46,7 +46,7 @@ func claimed(h *hostv1.Host) { h.Status = plan.Claim(h, machine("m"), start) }
 // report has the agent answer its present order.
 func report(done, stopped bool, message string) func(*hostv1.Host) {
 	return func(h *hostv1.Host) {
-		h.Status = plan.Heard(h, &hostv1.AttendHostRequest{Report: &hostv1.HostReport{
+		h.Status = plan.Received(h, &hostv1.AttendHostRequest{Report: &hostv1.HostReport{
 			OrderId: plan.Order(h).GetId(), Done: done, Stopped: stopped, Message: message,
 		}}, start)
 	}
@@ -58,7 +58,7 @@ func silent(h *hostv1.Host) {
 	h.Status = plan.Watch(plan.View{Now: start.Add(silence), Host: h, Since: start, Silence: silence}).Do[0].Status
 }
 
-func heard(h *hostv1.Host) { h.Status = plan.Heard(h, &hostv1.AttendHostRequest{}, start) }
+func attends(h *hostv1.Host) { h.Status = plan.Received(h, &hostv1.AttendHostRequest{}, start) }
 
 func fenced(t *testing.T) func(*hostv1.Host) {
 	return func(h *hostv1.Host) {
@@ -87,17 +87,20 @@ func TestChoose(t *testing.T) {
 	}{
 		{"without hosts none matches", plan.Ask{Role: "worker"}, nil, "", "0 of 0 hosts match"},
 		{
-			"the first by name of those that match", plan.Ask{Role: "worker", Zone: "a"},
+			"the first by name of those that match",
+			plan.Ask{Role: "worker", Zone: "a"},
 			[]*hostv1.Host{free("c"), free("b"), free("a", zone("b"))},
 			"b", "",
 		},
 		{
-			"one that had fewer orders comes first", plan.Ask{Role: "worker"},
+			"one that had fewer orders comes first",
+			plan.Ask{Role: "worker"},
 			[]*hostv1.Host{free("a", claimed, deleted, wiped), free("b")},
 			"b", "",
 		},
 		{
-			"each host that does not match is counted by its cause", plan.Ask{Role: "worker", Zone: "a"},
+			"each host that does not match is counted by its cause",
+			plan.Ask{Role: "worker", Zone: "a"},
 			[]*hostv1.Host{
 				free("a", claimed), free("b", claimed, started), free("c", zone("b")),
 				free("d", claimed, deleted, report(false, true, "x")),
@@ -105,27 +108,32 @@ func TestChoose(t *testing.T) {
 			"", "0 of 4 hosts match: 2 in use, 1 quarantined, 1 in another zone",
 		},
 		{
-			"a host that could never match counts as that, whatever its phase", plan.Ask{Role: "worker", Zone: "b"},
+			"a host that could never match counts as that, whatever its phase",
+			plan.Ask{Role: "worker", Zone: "b"},
 			[]*hostv1.Host{free("a", claimed)},
 			"", "0 of 1 hosts match: 1 in another zone",
 		},
 		{
-			"a host that is silent, wiped or cordoned is not claimed", plan.Ask{Role: "worker"},
+			"a host that is silent, wiped or cordoned is not claimed",
+			plan.Ask{Role: "worker"},
 			[]*hostv1.Host{free("a", silent), free("b", claimed, deleted), free("c", cordoned)},
 			"", "0 of 3 hosts match: 1 being wiped, 1 lost, 1 unschedulable",
 		},
 		{
-			"a control-plane machine needs a host with that role", plan.Ask{Role: plan.RoleOf("master")},
+			"a control-plane machine needs a host with that role",
+			plan.Ask{Role: plan.RoleOf("master")},
 			[]*hostv1.Host{free("a")},
 			"", "0 of 1 hosts match: 1 of another role",
 		},
 		{
-			"a selector selects by labels", plan.Ask{Role: "worker", Selector: disk},
+			"a selector selects by labels",
+			plan.Ask{Role: "worker", Selector: disk},
 			[]*hostv1.Host{free("a"), free("b", func(h *hostv1.Host) { h.Metadata.Labels = map[string]string{"disk": "ssd"} })},
 			"b", "",
 		},
 		{
-			"a selector that selects none says so", plan.Ask{Role: "worker", Selector: disk},
+			"a selector that selects none says so",
+			plan.Ask{Role: "worker", Selector: disk},
 			[]*hostv1.Host{free("a")},
 			"", "0 of 1 hosts match: 1 not selected by hostSelector",
 		},
@@ -162,60 +170,85 @@ func TestTheLifeOfAHost(t *testing.T) {
 		{"a claimed host has the order to start its machine", steps{claimed}, "Claimed", "", "Starting", 1, "Creating"},
 		{"a machine that started runs", steps{claimed, started}, "InUse", "", "MachineStarted", 0, "Running"},
 		{
-			"a machine that cannot start has failed", steps{claimed, report(false, false, "no cgroups")},
+			"a machine that cannot start has failed",
+			steps{claimed, report(false, false, "no cgroups")},
 			"Claimed", "",
 			"StartFailed", 1, "Failed",
 		},
 		{
-			"a later report of the same order counts", steps{claimed, report(false, false, "no cgroups"), started},
+			"a later report of the same order counts",
+			steps{claimed, report(false, false, "no cgroups"), started},
 			"InUse",
 			"", "MachineStarted", 0, "Running",
 		},
 		{"a deleted machine is wiped", steps{claimed, started, deleted}, "Wiping", "", "MachineDeleted", 2, "Deleting"},
 		{"also before it has started", steps{claimed, deleted}, "Wiping", "", "MachineDeleted", 2, "Deleting"},
-		{"a repeated deletion changes nothing", steps{claimed, deleted, deleted}, "Wiping", "", "MachineDeleted", 2, "Deleting"},
+		{
+			"a repeated deletion changes nothing",
+			steps{claimed, deleted, deleted},
+			"Wiping", "", "MachineDeleted", 2,
+			"Deleting",
+		},
 		{"a wiped host is available", steps{claimed, started, deleted, wiped}, "Available", "", "Ready", 0, ""},
 		{
-			"a host whose machine may still run keeps it", steps{claimed, deleted, report(false, false, "stuck")},
+			"a host whose machine may still run keeps it",
+			steps{claimed, deleted, report(false, false, "stuck")},
 			"Quarantined", "", "WipeFailed", 2, "Deleting",
 		},
 		{
-			"a host whose machine is stopped has none", steps{claimed, deleted, report(false, true, "read-only disk")},
+			"a host whose machine is stopped has none",
+			steps{claimed, deleted, report(false, true, "read-only disk")},
 			"Quarantined", "", "WipeFailed", 2, "",
 		},
 		{
-			"a host that could be wiped later is available", steps{claimed, deleted, report(false, true, "x"), wiped},
+			"a host that could be wiped later is available",
+			steps{claimed, deleted, report(false, true, "x"), wiped},
 			"Available", "", "Ready", 0, "",
 		},
-		{"a silent host is lost, its machine is not", steps{claimed, started, silent}, "Lost", "InUse", "Silent", 0, "Running"},
 		{
-			"the machine of a silent host that is deleted is not gone", steps{claimed, started, silent, deleted},
+			"a silent host is lost, its machine is not",
+			steps{claimed, started, silent},
+			"Lost", "InUse", "Silent", 0,
+			"Running",
+		},
+		{
+			"the machine of a silent host that is deleted is not gone",
+			steps{claimed, started, silent, deleted},
 			"Lost",
 			"Wiping", "Silent", 2, "Deleting",
 		},
-		{"a host that is heard again is where it was", steps{claimed, started, silent, heard}, "InUse", "", "MachineStarted", 0, "Running"},
 		{
-			"a host that is deleted while it is lost is wiped when it is heard",
-			steps{claimed, started, silent, deleted, heard},
+			"a host that attends again is where it was",
+			steps{claimed, started, silent, attends},
+			"InUse", "", "MachineStarted",
+			0, "Running",
+		},
+		{
+			"a host that is deleted while it is lost is wiped when it attends",
+			steps{claimed, started, silent, deleted, attends},
 			"Wiping", "", "MachineDeleted", 2, "Deleting",
 		},
 		{
-			"the machine of a host that is confirmed to be off is gone", steps{claimed, started, silent, off},
+			"the machine of a host that is confirmed to be off is gone",
+			steps{claimed, started, silent, off},
 			"Lost",
 			"Wiping", "Fenced", 3, "",
 		},
 		{
-			"a fenced host is wiped when it is heard", steps{claimed, started, silent, off, heard},
+			"a fenced host is wiped when it attends",
+			steps{claimed, started, silent, off, attends},
 			"Wiping", "", "Fenced",
 			3, "",
 		},
 		{
-			"and then it is available", steps{claimed, started, silent, off, heard, wiped},
+			"and then it is available",
+			steps{claimed, started, silent, off, attends, wiped},
 			"Available", "", "Ready", 0, "",
 		},
 		{
-			"a host with the files of a machine that it is not of is wiped", steps{func(h *hostv1.Host) {
-				h.Status = plan.Heard(h, &hostv1.AttendHostRequest{Facts: &hostv1.HostFacts{MachineUid: "old"}}, start)
+			"a host with the files of a machine that it is not of is wiped",
+			steps{func(h *hostv1.Host) {
+				h.Status = plan.Received(h, &hostv1.AttendHostRequest{Facts: &hostv1.HostFacts{MachineUid: "old"}}, start)
 			}},
 			"Wiping", "", "ForeignMachine", 2, "",
 		},
@@ -242,7 +275,7 @@ func TestAReportOfAnotherOrderChangesNothing(t *testing.T) {
 	old := plan.Order(h).GetId()
 	deleted(h)
 	before := object.Clone(h).GetStatus()
-	after := plan.Heard(h, &hostv1.AttendHostRequest{Report: &hostv1.HostReport{OrderId: old, Done: true}}, start)
+	after := plan.Received(h, &hostv1.AttendHostRequest{Report: &hostv1.HostReport{OrderId: old, Done: true}}, start)
 	if diff := cmp.Diff(before, after, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
@@ -258,7 +291,8 @@ func TestAnInstance(t *testing.T) {
 		ProviderId: "inventory://c/h/uid-m", MachineName: "m", MachineUid: "uid-m", RequestToken: "uid-m", State: "Running",
 		Zone: "a", CreateTime: object.Timestamp(start), Fence: 7, VolumesKnown: true,
 		Addresses: []*nodev1.NodeAddress{
-			{Type: "InternalIP", Address: "192.0.2.1"}, {Type: "Hostname", Address: "h"},
+			{Type: "InternalIP", Address: "192.0.2.1"},
+			{Type: "Hostname", Address: "h"},
 			{Type: "ExternalIP", Address: "198.51.100.1"},
 		},
 		Message: "host h: its agent is silent, and machine m may still run; start the host; or turn it off, and fence it",
@@ -278,22 +312,25 @@ func TestWatch(t *testing.T) {
 	}{
 		{"a host that does not exist needs nothing", plan.View{Now: at(time.Hour)}, nil, time.Time{}},
 		{
-			"a new leader gives the agents time", plan.View{Now: at(39 * time.Second), Host: free("h")},
+			"a new leader gives the agents time",
+			plan.View{Now: at(39 * time.Second), Host: free("h")},
 			nil, at(silence),
 		},
 		{"then the host is lost", plan.View{Now: at(silence), Host: free("h")}, []string{plan.StoreStatus}, time.Time{}},
 		{
-			"a host that was heard is asked about again later",
-			plan.View{Now: at(time.Minute), Heard: at(30 * time.Second), Host: free("h")},
+			"a host whose agent sent a message is checked again later",
+			plan.View{Now: at(time.Minute), Last: at(30 * time.Second), Host: free("h")},
 			nil, at(70 * time.Second),
 		},
 		{
 			"an agent that attends gets its order",
-			plan.View{Now: at(time.Minute), Heard: at(time.Minute), Host: free("h", claimed)},
-			[]string{plan.SendOrder}, at(100 * time.Second),
+			plan.View{Now: at(time.Minute), Last: at(time.Minute), Host: free("h", claimed)},
+			[]string{plan.SendOrder},
+			at(100 * time.Second),
 		},
 		{
-			"one that does not attend gets none", plan.View{Now: at(0), Host: free("h", claimed)},
+			"one that does not attend gets none",
+			plan.View{Now: at(0), Host: free("h", claimed)},
 			nil, at(silence),
 		},
 		{"a lost host waits for its agent", plan.View{Now: at(time.Hour), Host: free("h", silent)}, nil, time.Time{}},
@@ -316,7 +353,7 @@ func TestOnlyASilentHostIsFenced(t *testing.T) {
 	_, err := plan.Fence(free("h", claimed, started), "alice", "unplugged", start)
 	var r *plan.Refusal
 	if !errors.As(err, &r) || r.Unblock == "" {
-		t.Errorf("a host that is heard: %v", err)
+		t.Errorf("a host that attends: %v", err)
 	}
 	h := free("h", claimed, started, silent)
 	s, err := plan.Fence(h, "alice", "unplugged", start)
@@ -334,17 +371,29 @@ func TestRemovable(t *testing.T) {
 		steps []func(*hostv1.Host)
 		want  bool
 	}{
-		"an available host":                                {nil, true},
-		"an available host that is silent":                 {[]func(*hostv1.Host){silent}, true},
-		"a claimed host":                                   {[]func(*hostv1.Host){claimed}, false},
-		"a host in use":                                    {[]func(*hostv1.Host){claimed, started}, false},
-		"a host in use that is silent":                     {[]func(*hostv1.Host){claimed, started, silent}, false},
-		"a host that is wiped":                             {[]func(*hostv1.Host){claimed, deleted}, false},
-		"a quarantined host whose machine is stopped":      {[]func(*hostv1.Host){claimed, deleted, report(false, true, "")}, true},
-		"a quarantined host whose machine may still run":   {[]func(*hostv1.Host){claimed, deleted, report(false, false, "")}, false},
-		"a host that is confirmed to be off":               {[]func(*hostv1.Host){claimed, started, silent, off}, true},
-		"a host that came back after it was fenced":        {[]func(*hostv1.Host){claimed, started, silent, off, heard}, false},
-		"a host that was wiped after it had come back":     {[]func(*hostv1.Host){claimed, silent, off, heard, wiped}, true},
+		"an available host":                {nil, true},
+		"an available host that is silent": {[]func(*hostv1.Host){silent}, true},
+		"a claimed host":                   {[]func(*hostv1.Host){claimed}, false},
+		"a host in use":                    {[]func(*hostv1.Host){claimed, started}, false},
+		"a host in use that is silent":     {[]func(*hostv1.Host){claimed, started, silent}, false},
+		"a host that is wiped":             {[]func(*hostv1.Host){claimed, deleted}, false},
+		"a quarantined host whose machine is stopped": {
+			[]func(*hostv1.Host){claimed, deleted, report(false, true, "")},
+			true,
+		},
+		"a quarantined host whose machine may still run": {
+			[]func(*hostv1.Host){claimed, deleted, report(false, false, "")},
+			false,
+		},
+		"a host that is confirmed to be off": {[]func(*hostv1.Host){claimed, started, silent, off}, true},
+		"a host that came back after it was fenced": {
+			[]func(*hostv1.Host){claimed, started, silent, off, attends},
+			false,
+		},
+		"a host that was wiped after it had come back": {
+			[]func(*hostv1.Host){claimed, silent, off, attends, wiped},
+			true,
+		},
 		"a silent host whose machine is deleted but not of": {[]func(*hostv1.Host){claimed, silent, deleted}, false},
 	} {
 		err := plan.Removable(free("h", c.steps...))

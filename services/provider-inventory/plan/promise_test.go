@@ -17,7 +17,7 @@ import (
 // agent is a host as it really is.
 type agent struct {
 	on      bool
-	heard   time.Time
+	last    time.Time          // message that arrived
 	machine string             // that runs while the host is on, and whose files stay while it is off
 	report  *hostv1.HostReport // of the last order
 	queue   []*hostv1.AttendHostRequest
@@ -53,7 +53,8 @@ const silence = 40 * time.Second
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0).UTC(), hosts: map[string]*hostv1.Host{},
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0).UTC(),
+		hosts:   map[string]*hostv1.Host{},
 		version: map[string]int{}, used: map[string]bool{}, claimed: map[string]string{}, fenced: map[string]bool{},
 		agents: map[string]*agent{},
 	}
@@ -145,7 +146,7 @@ func (w *world) speak(name string) {
 	if !a.on {
 		return
 	}
-	for _, act := range plan.Watch(plan.View{Now: w.now, Host: h, Heard: w.now, Since: w.now, Silence: silence}).Do {
+	for _, act := range plan.Watch(plan.View{Now: w.now, Host: h, Last: w.now, Since: w.now, Silence: silence}).Do {
 		if act.Verb == plan.SendOrder && a.report.GetOrderId() != act.Order.GetId() || a.report.GetMessage() != "" {
 			a.obey(w, act.Order)
 		}
@@ -164,8 +165,8 @@ func (w *world) deliver(name string) {
 		return
 	}
 	m := a.queue[0]
-	a.heard, a.queue = w.now, a.queue[1:]
-	w.decide(w.hosts[name], plan.Heard(w.hosts[name], m, w.now), "", false)
+	a.last, a.queue = w.now, a.queue[1:]
+	w.decide(w.hosts[name], plan.Received(w.hosts[name], m, w.now), "", false)
 }
 
 func (a *agent) obey(w *world, o *hostv1.HostOrder) {
@@ -207,7 +208,7 @@ func (w *world) step() {
 		w.agents[name].on = true
 	case 8:
 		for _, act := range plan.Watch(plan.View{
-			Now: w.now, Host: w.hosts[name], Heard: w.agents[name].heard, Silence: silence,
+			Now: w.now, Host: w.hosts[name], Last: w.agents[name].last, Silence: silence,
 		}).Do {
 			if act.Verb == plan.StoreStatus {
 				w.decide(w.hosts[name], act.Status, "", false)

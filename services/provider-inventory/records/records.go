@@ -1,5 +1,5 @@
-// Package records keeps what the provider stores: the hosts, and beside them the highest fence of machine-api's calls, the
-// request tokens of deleted instances, and the bootstraps of claims until their machines have started. It decides
+// Package records keeps what the provider stores: the hosts, and beside them the highest fence of machine-api's calls,
+// the request tokens of deleted instances, and the bootstraps of claims until their machines have started. It decides
 // nothing.
 package records
 
@@ -161,7 +161,8 @@ func (r *Records) Replace(ctx context.Context, h *hostv1.Host, c Change) (*hostv
 
 // Change has decide change a host as it is stored, again if the host changes concurrently. decide may return the zero
 // Change, which changes nothing; its errors are returned. uid is that of the host; empty matches any.
-func (r *Records) Change(ctx context.Context, name, uid string, decide func(*hostv1.Host) (Change, error)) (*hostv1.Host,
+func (r *Records) Change(ctx context.Context, name, uid string, decide func(*hostv1.Host) (Change, error)) (
+	*hostv1.Host,
 	error,
 ) {
 	for range tries {

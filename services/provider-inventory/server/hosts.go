@@ -155,7 +155,7 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return rpcerr.NotFound("Host", name)
 	}
 	uid := h.GetMetadata().GetUid()
-	if err := s.heard(ctx, uid, first); err != nil {
+	if err := s.received(ctx, uid, first); err != nil {
 		return err
 	}
 	visit, ok := s.Agents.Join(name)
@@ -171,8 +171,8 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		for {
 			m, err := stream.Recv()
 			if err == nil {
-				visit.Heard()
-				err = s.heard(ctx, uid, m)
+				visit.Received()
+				err = s.received(ctx, uid, m)
 			}
 			if err != nil {
 				received <- err
@@ -198,8 +198,8 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 	}
 }
 
-// heard stores what a message of an agent changes of its host. A heartbeat changes nothing unless the host is Lost.
-func (s *Hosts) heard(ctx context.Context, uid string, m *hostv1.AttendHostRequest) error {
+// received stores what a message of an agent changes of its host. A heartbeat changes nothing unless the host is Lost.
+func (s *Hosts) received(ctx context.Context, uid string, m *hostv1.AttendHostRequest) error {
 	name := m.GetName()
 	h, ok := s.Records.Hosts.Lookup("", name)
 	if !ok || h.GetMetadata().GetUid() != uid {
@@ -209,7 +209,7 @@ func (s *Hosts) heard(ctx context.Context, uid string, m *hostv1.AttendHostReque
 		return nil
 	}
 	_, err := s.Records.Change(ctx, name, uid, func(h *hostv1.Host) (records.Change, error) {
-		c := records.Change{Status: plan.Heard(h, m, s.Now().UTC())}
+		c := records.Change{Status: plan.Received(h, m, s.Now().UTC())}
 		if proto.Equal(c.Status, h.GetStatus()) {
 			return records.Change{}, nil
 		}

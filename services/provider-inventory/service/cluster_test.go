@@ -36,7 +36,6 @@ type inventory struct {
 	ground  *servetest.Ground
 	tls     string // of all replicas: they share the key ring
 	silence time.Duration
-	agents  map[string]*agent
 }
 
 // replica is one process.
@@ -51,7 +50,7 @@ type replica struct {
 func newInventory(t *testing.T, silence time.Duration) *inventory {
 	t.Helper()
 	servetest.Clear(t, etcdtest.Client(t))
-	in := &inventory{t: t, ground: servetest.New(t), silence: silence, agents: map[string]*agent{}}
+	in := &inventory{t: t, ground: servetest.New(t), silence: silence}
 	in.tls = filepath.Dir(in.ground.Files(servetest.Service(topology.ProviderInventory)).Cert)
 	if _, err := store.AddKey(filepath.Join(in.tls, serve.RecordKeysFile), time.Now()); err != nil {
 		t.Fatal(err)
@@ -147,8 +146,11 @@ func spec(zone string) *structpb.Struct {
 func request(machine string, fence int64) *providerv1.CreateInstanceRequest {
 	return &providerv1.CreateInstanceRequest{
 		RequestToken: machine, Fence: fence, ProviderSpec: spec(""),
-		Machine:   &metav1.ObjectReference{Kind: "Machine", Name: machine, Uid: machine},
-		Bootstrap: &providerv1.Bootstrap{Endpoints: []string{"192.0.2.9:6443"}, Token: "secret-of-" + machine, Role: "worker"},
+		Machine: &metav1.ObjectReference{Kind: "Machine", Name: machine, Uid: machine},
+		Bootstrap: &providerv1.Bootstrap{
+			Endpoints: []string{"192.0.2.9:6443"}, Token: "secret-of-" + machine,
+			Role: "worker",
+		},
 	}
 }
 
@@ -170,6 +172,30 @@ func (r *replica) delete(machine string) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// silent has an agent be silent until its host is Lost. It returns another replica in place of r, which leads and has
+// message of the agent.
+func (r *replica) silent(a *agent) *replica {
+	in := r.inventory
+	in.t.Helper()
+	a.mute.Store(true)
+	r.stop()
+	in.silence = 100 * time.Millisecond
+	short := in.start().leads()
+	short.phase(a.name, "Lost")
+	short.stop()
+	in.silence = long
+	return in.start().leads()
+}
+
+// back has the agent of a host attend again, as after a restart of the host.
+func (a *agent) back(r *replica) *agent {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := newAgent(a.name)
+	b.machine, b.report = a.machine, a.report
+	return b.attend(r)
 }
 
 // state returns the state of a machine's instance; empty if it does not exist.
@@ -197,10 +223,8 @@ func (r *replica) awaitState(machine, want string) {
 // agent is the agent of a host, as another program has it: it attends, carries out its orders, and repeats its last
 // report on each stream.
 type agent struct {
-	inventory *inventory
-	name      string
-	to        atomic.Pointer[replica]
-	mute      atomic.Bool // it is silent
+	name string
+	mute atomic.Bool // it is silent
 
 	mu      sync.Mutex
 	fails   *hostv1.HostReport // how orders fail; nil: they do not
@@ -212,20 +236,16 @@ type agent struct {
 
 // attend runs the agent of a host until the test ends.
 func (in *inventory) attend(name string, to *replica) *agent {
-	a := &agent{inventory: in, name: name, reset: func() {}}
-	a.to.Store(to)
-	in.agents[name] = a
+	return newAgent(name).attend(to)
+}
+
+func newAgent(name string) *agent { return &agent{name: name, reset: func() {}} }
+
+func (a *agent) attend(to *replica) *agent {
+	in := to.inventory
 	ctx, cancel := context.WithCancel(context.Background())
-	conns := map[*replica]hostv1.HostServiceClient{}
+	client := hostv1.NewHostServiceClient(in.ground.Dial(to.address, servetest.Host(a.name)))
 	var group sync.WaitGroup
-	dial := func() hostv1.HostServiceClient {
-		r := a.to.Load()
-		if conns[r] == nil {
-			conns[r] = hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host(name)))
-		}
-		return conns[r]
-	}
-	client := dial()
 	group.Go(func() {
 		for ctx.Err() == nil {
 			if !a.mute.Load() {

@@ -19,7 +19,8 @@ type Options struct {
 	Silence time.Duration // of the agent of a host, after which the host is Lost
 }
 
-// defaultSilence is as long as a node may be silent before it is Unknown. Source: Kubernetes, node-monitor-grace-period.
+// defaultSilence is as long as a node may be silent before it is Unknown. Source: Kubernetes,
+// node-monitor-grace-period.
 const defaultSilence = 40 * time.Second
 
 // clusterName is the form of --cluster: it is the authority of the provider ids.

@@ -201,7 +201,7 @@ type HostStatus struct {
 	// Available, Claimed (a machine has it; its agent has not started the machine yet), InUse, Wiping (the machine is
 	// deleted; the agent is stopping it and restores the host), Quarantined (wiping failed) or Lost (the agent is silent).
 	Phase *string `protobuf:"bytes,1,opt,name=phase,proto3,oneof" json:"phase,omitempty"`
-	// Phase to which a Lost host returns when its agent is heard again; empty in any other phase.
+	// Phase to which a Lost host returns when its agent attends again; empty in any other phase.
 	ResumePhase *string `protobuf:"bytes,2,opt,name=resume_phase,json=resumePhase,proto3,oneof" json:"resume_phase,omitempty"`
 	// When the phase last changed.
 	LastTransitionTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_transition_time,json=lastTransitionTime,proto3" json:"last_transition_time,omitempty"`

@@ -64,7 +64,7 @@ type HostServiceClient interface {
 	// FenceHost confirms that a Lost host is off. The instance of its machine no longer exists from then on. When the
 	// host
 	// comes back, its agent stops the machine and wipes the host before anything else. It fails with FAILED_PRECONDITION
-	// while the agent is heard.
+	// while the agent attends.
 	FenceHost(ctx context.Context, in *FenceHostRequest, opts ...grpc.CallOption) (*Host, error)
 	// RemoveHost removes a host from the inventory and returns its last state. No machine may have it: it fails with
 	// FAILED_PRECONDITION unless the host is available, fenced, or quarantined without a machine.
@@ -245,7 +245,7 @@ type HostServiceServer interface {
 	// FenceHost confirms that a Lost host is off. The instance of its machine no longer exists from then on. When the
 	// host
 	// comes back, its agent stops the machine and wipes the host before anything else. It fails with FAILED_PRECONDITION
-	// while the agent is heard.
+	// while the agent attends.
 	FenceHost(context.Context, *FenceHostRequest) (*Host, error)
 	// RemoveHost removes a host from the inventory and returns its last state. No machine may have it: it fails with
 	// FAILED_PRECONDITION unless the host is available, fenced, or quarantined without a machine.
