@@ -83,6 +83,26 @@ func (r *Registry) Of(name string) (last, since time.Time) {
 	return last, r.term.since
 }
 
+// Received notes a message of a host's agent.
+func (r *Registry) Received(name string) {
+	at := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.term != nil {
+		r.term.of(name).last = at
+	}
+}
+
+// of returns what is known of a host's agent; the lock is held.
+func (t *term) of(name string) *host {
+	h := t.hosts[name]
+	if h == nil {
+		h = &host{}
+		t.hosts[name] = h
+	}
+	return h
+}
+
 // Visit is one stream of an agent.
 type Visit struct {
 	registry *Registry
@@ -94,10 +114,8 @@ type Visit struct {
 	ousted   chan struct{}     // closed when a newer stream of the host came
 }
 
-// Join begins a visit of a host's agent, which has just sent a message. It ends the former one. False if this process
-// does not lead.
+// Join begins a visit of a host's agent, which ends the former one. False if this process does not lead.
 func (r *Registry) Join(name string) (*Visit, bool) {
-	at := r.now()
 	r.mu.Lock()
 	now := r.term
 	if now == nil {
@@ -105,28 +123,14 @@ func (r *Registry) Join(name string) (*Visit, bool) {
 		return nil, false
 	}
 	v := &Visit{registry: r, term: now, name: name, wake: make(chan struct{}, 1), ousted: make(chan struct{})}
-	h := now.hosts[name]
-	if h == nil {
-		h = &host{}
-		now.hosts[name] = h
-	}
+	h := now.of(name)
 	if h.visit != nil {
 		close(h.visit.ousted)
 	}
-	h.last, h.visit = at, v
+	h.visit = v
 	r.mu.Unlock()
 	now.changed(name)
 	return v, true
-}
-
-// Received notes a message of the agent.
-func (v *Visit) Received() {
-	at := v.registry.now()
-	v.registry.mu.Lock()
-	defer v.registry.mu.Unlock()
-	if h := v.term.hosts[v.name]; h != nil && h.visit == v {
-		h.last = at
-	}
 }
 
 // Over is closed when this process no longer leads.

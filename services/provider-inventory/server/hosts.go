@@ -155,6 +155,7 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return rpcerr.NotFound("Host", name)
 	}
 	uid := h.GetMetadata().GetUid()
+	s.Agents.Received(name) // before it is stored that the host is no longer Lost
 	if err := s.received(ctx, uid, first); err != nil {
 		return err
 	}
@@ -171,7 +172,7 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		for {
 			m, err := stream.Recv()
 			if err == nil {
-				visit.Received()
+				s.Agents.Received(name)
 				err = s.received(ctx, uid, m)
 			}
 			if err != nil {

@@ -175,7 +175,7 @@ func (r *replica) delete(machine string) {
 }
 
 // silent has an agent be silent until its host is Lost. It returns another replica in place of r, which leads and has
-// message of the agent.
+// no message of the agent.
 func (r *replica) silent(a *agent) *replica {
 	in := r.inventory
 	in.t.Helper()

@@ -305,6 +305,40 @@ func TestAHostThatAttendsAgainIsWhereItWas(t *testing.T) {
 	}
 }
 
+// A host that was Lost for long is not Lost again between the first message of its agent and the second.
+func TestAHostThatAttendsAgainDoesNotFlap(t *testing.T) {
+	in := newInventory(t, 2*time.Second)
+	r := in.start().leads()
+	r.register("h1", "192.0.2.1", "a")
+	time.Sleep(in.silence) // the term is older than the silence
+	changes, err := r.hosts.WatchHosts(t.Context(), &hostv1.WatchHostsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.attend("h1", r)
+	var phases []string
+	for len(phases) == 0 || phases[len(phases)-1] != "Available" {
+		m, err := changes.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range m.GetEvents() {
+			phases = append(phases, e.GetObject().GetStatus().GetPhase())
+		}
+	}
+	next := make(chan string, 1)
+	go func() {
+		if m, err := changes.Recv(); err == nil && len(m.GetEvents()) > 0 {
+			next <- m.GetEvents()[0].GetObject().GetStatus().GetPhase()
+		}
+	}()
+	select {
+	case phase := <-next:
+		t.Errorf("after %q the host is %s", phases, phase)
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
 func TestAnAdministratorConfirmsThatAHostIsOff(t *testing.T) {
 	in := newInventory(t, long)
 	r := in.start().leads()
