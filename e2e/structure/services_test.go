@@ -32,13 +32,19 @@ func TestEveryServiceHasItsFolderItsContainerAndItsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	architecture := text(t, "docs", "architecture.md")
-	for _, name := range topology.Names() {
+	for _, s := range topology.AllServices() {
+		name := s.Name
 		if !strings.HasPrefix(text(t, "services", name, "main.go"), "// Command "+name) {
 			t.Errorf("services/%s/main.go does not begin with the name of the program", name)
 		}
 		if !strings.Contains(text(t, "services", "windlass", "program", "services.go"), "\""+name+"\":") {
 			t.Errorf("services/windlass/program does not run %s: it needs a package service, and make generate", name)
 		}
+		if !strings.Contains(architecture, "| `"+name+"` |") {
+			t.Errorf("docs/architecture.md: the table of programs has no %s", name)
+		}
+	}
+	for _, name := range topology.Names() {
 		container, volume := compose.Services[name], name+":/cluster/services/"+name
 		if len(container.Command) < 3 || !slices.Equal(container.Command[:3], []string{"container", "run", name}) {
 			t.Errorf("compose.yaml has no service that runs %s", name)
@@ -49,25 +55,22 @@ func TestEveryServiceHasItsFolderItsContainerAndItsPage(t *testing.T) {
 		if !slices.Contains(compose.Services["certificates"].Volumes, volume) {
 			t.Errorf("compose.yaml: the certificates have no volume %s", volume)
 		}
-		if !strings.Contains(architecture, "| `"+name+"` |") {
-			t.Errorf("docs/architecture.md: the table of programs has no %s", name)
-		}
 	}
 	for name, c := range compose.Services {
-		if _, ok := topology.Find(name); !ok && slices.Contains(c.Command, "run") {
-			t.Errorf("compose.yaml runs %s, which has no row in kit/topology", name)
+		if !slices.Contains(topology.Names(), name) && slices.Contains(c.Command, "run") {
+			t.Errorf("compose.yaml runs %s, which is none of the Services of kit/topology", name)
 		}
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range topology.Names() {
+	for _, s := range topology.AllServices() {
 		if !slices.ContainsFunc(pages, func(page string) bool {
 			base := filepath.Base(page)
-			return base != "architecture.md" && base != "extending.md" && strings.Contains(text(t, "docs", base), name)
+			return base != "architecture.md" && base != "extending.md" && strings.Contains(text(t, "docs", base), s.Name)
 		}) {
-			t.Errorf("no page of docs is about %s", name)
+			t.Errorf("no page of docs is about %s", s.Name)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -48,6 +49,7 @@ func Services() []Service {
 		service("windlass.event.v1.EventService", eventv1.NewEventServiceClient, eventv1.RegisterEventServiceHandlerClient),
 		service("windlass.hook.v1.HookOwnerService", hookv1.NewHookOwnerServiceClient, hookv1.RegisterHookOwnerServiceHandlerClient),
 		service("windlass.hook.v1.HookTaskService", hookv1.NewHookTaskServiceClient, hookv1.RegisterHookTaskServiceHandlerClient),
+		service("windlass.host.v1.HostService", hostv1.NewHostServiceClient, hostv1.RegisterHostServiceHandlerClient),
 		service("windlass.machine.v1.ClusterAutoscalerService", machinev1.NewClusterAutoscalerServiceClient, machinev1.RegisterClusterAutoscalerServiceHandlerClient),
 		service("windlass.machine.v1.ControlPlaneMachineSetService", machinev1.NewControlPlaneMachineSetServiceClient, machinev1.RegisterControlPlaneMachineSetServiceHandlerClient),
 		service("windlass.machine.v1.InfrastructureService", machinev1.NewInfrastructureServiceClient, machinev1.RegisterInfrastructureServiceHandlerClient),

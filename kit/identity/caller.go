@@ -16,12 +16,14 @@ const (
 	GroupAuthenticated = "system:authenticated" // every authenticated caller
 	GroupServices      = "system:windlass"
 	GroupNodes         = "system:nodes"
+	GroupHosts         = "system:hosts" // the agents of the inventory's hosts
 
 	groupServiceAccounts = "system:serviceaccounts" // every service account; with ":NAMESPACE", those of a namespace
 
 	reservedPrefix       = "system:"
 	servicePrefix        = "system:windlass:"
 	nodePrefix           = "system:node:"
+	hostPrefix           = "system:host:"
 	serviceAccountPrefix = "system:serviceaccount:"
 	trustDomain          = "windlass"
 )
@@ -32,6 +34,10 @@ func ServiceURI(name string) string { return spiffe("service", name) }
 // NodeURI returns the SPIFFE name of a node, such as "spiffe://windlass/node/worker-1/UID". uid is that of the node's
 // machine: a later machine of the same name is another one.
 func NodeURI(name, uid string) string { return spiffe("node", name, uid) }
+
+// HostURI returns the SPIFFE name of a host of the inventory, such as "spiffe://windlass/host/rack-1-a". Its agent has
+// it apart from the name of the node that its machine is.
+func HostURI(name string) string { return spiffe("host", name) }
 
 // UserURI returns the SPIFFE name of a user.
 func UserURI(name string) string { return spiffe("user", name) }
@@ -76,17 +82,24 @@ func (c Caller) Node() (string, bool) {
 	return name, ok && c.In(GroupNodes)
 }
 
+// Host returns the name of the inventory's host that the caller is; false if it is none.
+func (c Caller) Host() (string, bool) {
+	name, ok := strings.CutPrefix(c.User, hostPrefix)
+	return name, ok && c.In(GroupHosts)
+}
+
 // Service returns the name of the service that the caller is; false if it is none.
 func (c Caller) Service() (string, bool) {
 	name, ok := strings.CutPrefix(c.User, servicePrefix)
 	return name, ok && c.In(GroupServices)
 }
 
-// system reports whether the caller is a program of the cluster's own: a service or a node's agent.
+// system reports whether the caller is a program of the cluster's own: a service, or the agent of a node or host.
 func (c Caller) system() bool {
 	_, service := c.Service()
 	_, node := c.Node()
-	return service || node
+	_, host := c.Host()
+	return service || node || host
 }
 
 type callerKey struct{}
@@ -118,10 +131,12 @@ func FromCertificate(cert *x509.Certificate) (Caller, error) {
 		return Caller{User: ServiceUser(name), Groups: []string{GroupServices, GroupAuthenticated}}, nil
 	case "node":
 		return Caller{User: NodeUser(name), UID: uid, Groups: []string{GroupNodes, GroupAuthenticated}}, nil
+	case "host":
+		return Caller{User: hostPrefix + name, Groups: []string{GroupHosts, GroupAuthenticated}}, nil
 	case "user":
 		return userOf(cert, name)
 	}
-	return Caller{}, fmt.Errorf("the certificate names neither a service, a node nor a user: %s", cert.URIs[0])
+	return Caller{}, fmt.Errorf("the certificate names neither a service, a node, a host nor a user: %s", cert.URIs[0])
 }
 
 // parseSPIFFE takes a SPIFFE name of Windlass apart. A node's has a uid behind its name, the others have none.

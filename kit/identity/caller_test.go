@@ -41,6 +41,14 @@ func TestFromCertificate(t *testing.T) {
 			Caller{User: "system:node:worker-1", UID: "u-1", Groups: []string{"system:nodes", "system:authenticated"}},
 		},
 		{
+			"a host's common name and organizations mean nothing", "root",
+			[]string{"system:masters"},
+			[]string{"spiffe://windlass/host/rack-1-a"},
+			Caller{User: "system:host:rack-1-a", Groups: []string{"system:hosts", "system:authenticated"}},
+		},
+		{"a host has no uid", "a", nil, []string{"spiffe://windlass/host/rack-1-a/u-1"}, Caller{}},
+		{"a user cannot be a host", "system:host:a", nil, []string{"spiffe://windlass/user/system:host:a"}, Caller{}},
+		{
 			"a user has the groups of its organizations", "alice@example.com",
 			[]string{"ops", "system:masters"},
 			[]string{"spiffe://windlass/user/alice@example.com"},

@@ -83,6 +83,26 @@ func ReplaceBoth[T, U object.Object](ctx context.Context, t *Table[T], one T, u 
 	return now, then, err
 }
 
+// ReplaceWith stores an object in place of the stored one, which must be at the resourceVersion that it has, together
+// with further operations of the table's store: either all are stored, or nothing. The error is a conflict if the
+// object changed, or if the condition of an operation does not hold.
+func (t *Table[T]) ReplaceWith(ctx context.Context, obj T, further []store.Op, opts ...WriteOptions) (T, error) {
+	var zero T
+	w := writing[T](ctx, opts)
+	if err := prepareReplace(ctx, t, w, obj); err != nil {
+		return zero, err
+	}
+	ops, err := replacement(ctx, t, w)
+	if err != nil || w.DryRun {
+		return w.New, err
+	}
+	revision, err := t.st.Commit(ctx, append(ops, further...)...)
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
+		return zero, rpcerr.Conflict(t.typ.GetKind(), obj.GetMetadata().GetName(), "")
+	}
+	return t.shownAt(ctx, w, revision, err)
+}
+
 // prepareReplace reads what is stored in place of an object, and applies all rules to the change.
 func prepareReplace[T object.Object](ctx context.Context, t *Table[T], w *Write[T], next T) error {
 	m := next.GetMetadata()

@@ -18,6 +18,7 @@ const (
 	HookBroker         = "hook-broker"
 	MachineAPI         = "machine-api"
 	NodeConfigurator   = "node-configurator"
+	ProviderInventory  = "provider-inventory"
 	ProviderLocal      = "provider-local"
 	Scheduler          = "scheduler"
 	UpdateOrchestrator = "update-orchestrator"
@@ -80,11 +81,19 @@ type Service struct {
 	Operator string   // name of its ClusterOperator; empty means Name
 	Signs    []string // the authorities whose private keys it has
 	Seals    bool     // whether it seals records, by a key ring in its directory
+	// OnHosts means that it runs only where the control plane is on hosts. `windlass up` and the containers do not run it,
+	// and make no certificates, keys or user of etcd for it.
+	OnHosts bool
 }
 
-// Services returns the services in the order in which the supervisor starts them: those that etcd and the machines need
-// are first. The caller may modify the result.
+// Services returns the services that every cluster runs, in the order in which the supervisor starts them: those that
+// etcd and the machines need are first. The caller may modify the result.
 func Services() []Service {
+	return slices.DeleteFunc(AllServices(), func(s Service) bool { return s.OnHosts })
+}
+
+// AllServices returns Services and, behind them, those that run only where the control plane is on hosts.
+func AllServices() []Service {
 	return []Service{
 		{
 			Name: ProviderLocal, Port: 7110,
@@ -128,6 +137,9 @@ func Services() []Service {
 			Name: UpdateOrchestrator, Port: 7105, Packages: packages("update", "program", "apiextensions"),
 			Released: packages("program"), CallsAll: true, Etcd: OwnKeys,
 		},
+		{
+			Name: ProviderInventory, Port: 7111, Packages: packages("host"), Etcd: OwnKeys, Seals: true, OnHosts: true,
+		},
 	}
 }
 
@@ -139,7 +151,7 @@ func packages(groups ...string) []protoreflect.FullName {
 	return out
 }
 
-// Names returns the names of all services, in the order in which they are started.
+// Names returns the names of Services, in the order in which they are started.
 func Names() []string {
 	var out []string
 	for _, s := range Services() {
@@ -148,7 +160,7 @@ func Names() []string {
 	return out
 }
 
-// UpdateOrder returns the names of all services in the order in which an update restarts them: update-orchestrator
+// UpdateOrder returns the names of Services in the order in which an update restarts them: update-orchestrator
 // first, since it applies the rest. Source: the Cluster Version Operator, which updates itself first.
 func UpdateOrder() []string {
 	rest := slices.DeleteFunc(Names(), func(name string) bool { return name == UpdateOrchestrator })
@@ -157,7 +169,7 @@ func UpdateOrder() []string {
 
 // Find returns the row of a service; false if there is none, as for a provider plugin.
 func Find(name string) (Service, bool) {
-	for _, s := range Services() {
+	for _, s := range AllServices() {
 		if s.Name == name {
 			return s, true
 		}
@@ -171,7 +183,7 @@ func Port(name string) int {
 	return s.Port
 }
 
-// Peers returns the names of the services that s calls, in the order of the rows.
+// Peers returns the names of the Services that s calls, in the order of the rows.
 func (s Service) Peers() []string {
 	var out []string
 	for _, o := range Services() {
@@ -188,7 +200,7 @@ func (s Service) Peers() []string {
 // windlass.provider.v1 is not: only machine-api and its provider use it.
 func Server(service protoreflect.FullName) string {
 	server := ""
-	for _, s := range Services() {
+	for _, s := range AllServices() {
 		if slices.Contains(s.Services, service) {
 			return s.Name
 		}

@@ -15,7 +15,7 @@ func TestNamesPortsAndPackagesAreThereOnce(t *testing.T) {
 		}
 		seen[what] = service
 	}
-	for _, s := range Services() {
+	for _, s := range AllServices() {
 		if s.Port <= 0 || s.Port+MetricsStep > 65535 {
 			t.Errorf("%s has the port %d", s.Name, s.Port)
 		}
@@ -29,7 +29,7 @@ func TestNamesPortsAndPackagesAreThereOnce(t *testing.T) {
 }
 
 func TestPeersAreServices(t *testing.T) {
-	for _, s := range Services() {
+	for _, s := range AllServices() {
 		for _, name := range slices.Concat(s.Needs, s.Calls) {
 			if !slices.Contains(s.Peers(), name) {
 				t.Errorf("%s calls %q, which is no service", s.Name, name)
@@ -58,11 +58,29 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// What reads Names and Services starts programs, makes certificates and users of etcd, and waits for programs.
+func TestServicesOnHostsAreNoneOfEveryCluster(t *testing.T) {
+	for _, s := range AllServices() {
+		if slices.Contains(Names(), s.Name) == s.OnHosts {
+			t.Errorf("%s: runs only on hosts: %v, is one of Names: %v", s.Name, s.OnHosts, !s.OnHosts)
+		}
+	}
+	if s, ok := Find(ProviderInventory); !ok || !s.OnHosts || s.Port != 7111 {
+		t.Errorf("the row of %s is %+v", ProviderInventory, s)
+	}
+	for _, s := range Services() {
+		if slices.Contains(s.Peers(), ProviderInventory) || slices.Contains(UpdateOrder(), ProviderInventory) {
+			t.Errorf("%s calls %s, which no cluster on one machine runs", s.Name, ProviderInventory)
+		}
+	}
+}
+
 func TestServer(t *testing.T) {
 	for service, want := range map[protoreflect.FullName]string{
 		"windlass.scheduling.v1.PodService":      Scheduler,
 		"windlass.scheduling.v1.EvictionService": EvictionController, // before the package's service
 		"windlass.meta.v1.AccessService":         Gateway,
+		"windlass.host.v1.HostService":           ProviderInventory,
 		"windlass.provider.v1.ProviderService":   "",
 		"grpc.health.v1.Health":                  "",
 	} {

@@ -102,7 +102,7 @@ func Of(caller identity.Caller, source string) (Class, string) {
 	switch {
 	case caller.User == "":
 		return Anonymous, Host(source)
-	case caller.In(identity.GroupNodes):
+	case caller.In(identity.GroupNodes), caller.In(identity.GroupHosts):
 		return Agents, caller.User
 	case caller.In(identity.GroupServices), caller.In(identity.GroupMasters):
 		return System, caller.User

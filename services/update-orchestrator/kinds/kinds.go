@@ -134,7 +134,7 @@ func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
 const supervisor = "supervisor"
 
 func programFaults(p *programv1.Program) []object.Fault {
-	if _, known := topology.Find(p.GetMetadata().GetName()); known {
+	if slices.Contains(topology.Names(), p.GetMetadata().GetName()) {
 		return nil
 	}
 	return []object.Fault{{

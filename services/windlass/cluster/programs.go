@@ -114,8 +114,7 @@ func (c *Cluster) extra(name string) []string {
 // CheckSetting returns an error if a setting is not of the form "program.flag=value" with a known program.
 func CheckSetting(s string) error {
 	name, flag, ok := strings.Cut(s, ".")
-	_, known := topology.Find(name)
-	if !ok || !known || !strings.Contains(flag, "=") {
+	if !ok || !slices.Contains(topology.Names(), name) || !strings.Contains(flag, "=") {
 		return fmt.Errorf("setting %q: must be program.flag=value with a program of %s", s,
 			strings.Join(slices.Sorted(slices.Values(topology.Names())), ", "))
 	}

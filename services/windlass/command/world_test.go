@@ -19,6 +19,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -157,6 +158,7 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc,
 		hookv1.UnimplementedHookTaskServiceServer{})
 	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
+	serveHosts(t, srv)
 	w.serveWorkloads(t, srv)
 	w.serveCustom(t, srv)
 	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc, evaluations{})
@@ -164,6 +166,23 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	check(t, w.recorder.Register(srv))
 	runs(t, w.recorder.Run)
 	metav1.RegisterAccessServiceServer(srv, metav1.UnimplementedAccessServiceServer{})
+}
+
+// serveHosts serves the inventory of one host.
+func serveHosts(t *testing.T, srv *grpc.Server) {
+	t.Helper()
+	hosts := kindOf(t, srv, &hostv1.HostService_ServiceDesc, hostv1.UnimplementedHostServiceServer{},
+		resource.Config[*hostv1.Host]{KeepStatus: true})
+	_, err := hosts.Create(t.Context(), &hostv1.Host{
+		Metadata: &metav1.ObjectMeta{Name: "rack-1-a"},
+		Spec:     &hostv1.HostSpec{Roles: []string{"worker", "control-plane"}, Zone: "rack-1", Address: "192.0.2.1"},
+		Status: &hostv1.HostStatus{
+			Phase: proto.String("InUse"), AgentVersion: proto.String("1.2.3"), Message: proto.String("machine m has it"),
+			MachineRef: &metav1.ObjectReference{Kind: "Machine", Name: "m"},
+			ProviderId: proto.String("inventory://main/rack-1-a/u"),
+		},
+	})
+	check(t, err)
 }
 
 // evaluations answers what updates there are with none, and with what the request says.

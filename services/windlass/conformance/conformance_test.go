@@ -208,7 +208,7 @@ func (e *example) WatchInstances(_ *providerv1.WatchInstancesRequest,
 
 func verify(t *testing.T, breaks string, limit time.Duration) map[string]conformance.Result {
 	t.Helper()
-	_, conn := serve(t, breaks)
+	_, conn := served(t, breaks)
 	out := map[string]conformance.Result{}
 	for _, r := range conformance.Run(t.Context(), conn, conformance.Options{Spec: spec(), Limit: limit}) {
 		out[r.Name] = r
@@ -220,7 +220,7 @@ func spec() *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("Spec")}}
 }
 
-func serve(t *testing.T, breaks string) (*example, *grpc.ClientConn) {
+func served(t *testing.T, breaks string) (*example, *grpc.ClientConn) {
 	t.Helper()
 	e := &example{
 		breaks: breaks, instances: map[string]*providerv1.Instance{}, used: map[string]bool{},
@@ -265,7 +265,7 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 
 // An interrupt breaks no rule, and nothing stays of what was made.
 func TestAnInterruptedCheckDeletesWhatItMade(t *testing.T) {
-	e, conn := serve(t, "")
+	e, conn := served(t, "")
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	created := false

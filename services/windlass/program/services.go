@@ -15,6 +15,7 @@ import (
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	nodeconfigurator "github.com/windlass-dev/windlass/services/node-configurator/service"
 	providerdocker "github.com/windlass-dev/windlass/services/provider-docker/service"
+	providerinventory "github.com/windlass-dev/windlass/services/provider-inventory/service"
 	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
 	providersimulated "github.com/windlass-dev/windlass/services/provider-simulated/service"
 	scheduler "github.com/windlass-dev/windlass/services/scheduler/service"
@@ -32,6 +33,7 @@ var services = map[string]func(ctx context.Context, args []string, stderr io.Wri
 	"node-agent":          nodeagent.Run,
 	"node-configurator":   nodeconfigurator.Run,
 	"provider-docker":     providerdocker.Run,
+	"provider-inventory":  providerinventory.Run,
 	"provider-local":      providerlocal.Run,
 	"provider-simulated":  providersimulated.Run,
 	"scheduler":           scheduler.Run,

@@ -1,0 +1,118 @@
+// Package controller observes the hosts and their agents, has package plan decide about one host at a time, and carries
+// the plan out: it stores that a host is Lost, and sends its agent the present order.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+
+	"github.com/windlass-dev/windlass/services/provider-inventory/attend"
+	"github.com/windlass-dev/windlass/services/provider-inventory/plan"
+	"github.com/windlass-dev/windlass/services/provider-inventory/records"
+)
+
+const (
+	workers    = 4         // hosts at once: what they wait for is etcd
+	sweepEvery = time.Hour // tokens are kept for days
+	tokens     = "tokens"  // the only key of the loop that sweeps them
+)
+
+// Config is what a controller works with; nothing in it may be nil or zero.
+type Config struct {
+	Records *records.Records
+	Agents  *attend.Registry
+	Silence time.Duration // after which a host is Lost
+	Events  events.Sink
+	Now     func() time.Time
+	Log     *slog.Logger
+}
+
+// Controller carries out what is planned for hosts while this process leads.
+type Controller struct {
+	Config
+	loops *controller.Loops
+	hosts *controller.Loop // by name
+}
+
+// New returns a controller that does nothing before Lead.
+func New(cfg Config) *Controller {
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
+	c.hosts = c.loops.Loop("hosts", workers, c.Reconcile)
+	controller.Watches(c.hosts, cfg.Records.Hosts, func(ch resource.Change[*hostv1.Host]) []string {
+		c.report(ch)
+		return []string{ch.Object.GetMetadata().GetName()}
+	})
+	sweep := c.loops.Loop(tokens, 1, c.Sweep)
+	sweep.Begin(func() []string { return []string{tokens} })
+	return c
+}
+
+// Lead works until ctx ends.
+func (c *Controller) Lead(ctx context.Context) error {
+	end := c.Agents.Lead(ctx, func(host string) { c.hosts.Add(host) })
+	defer end()
+	return c.loops.Lead(ctx)
+}
+
+// Reconcile decides about one host and returns when to decide again; zero means when something changes.
+func (c *Controller) Reconcile(ctx context.Context, name string) (time.Time, error) {
+	h, _ := c.Records.Hosts.Lookup("", name)
+	v := plan.View{Now: c.Now().UTC(), Host: h, Silence: c.Silence}
+	v.Last, v.Since = c.Agents.Of(name)
+	p := plan.Watch(v)
+	for _, a := range p.Do {
+		if err := c.act(ctx, h, a); err != nil {
+			return time.Time{}, fmt.Errorf("host %q: %w", name, err)
+		}
+	}
+	return p.Wake, nil
+}
+
+func (c *Controller) act(ctx context.Context, h *hostv1.Host, a plan.Action) error {
+	name := h.GetMetadata().GetName()
+	if a.Verb == plan.StoreStatus {
+		_, err := c.Records.Replace(ctx, h, records.Change{Status: a.Status})
+		return rpcerr.IgnoreChanged(err) // the change leads to another decision
+	}
+	if a.Order.GetType() == hostv1.HostOrder_TYPE_CLAIM {
+		b, err := c.Records.Bootstrap(ctx, name)
+		if err != nil {
+			return err
+		}
+		if b == nil {
+			return nil // the machine has started, or the claim ended; that leads to another decision
+		}
+		a.Order.Bootstrap = b
+	}
+	c.Agents.Send(name, a.Order)
+	return nil
+}
+
+// Sweep forgets request tokens that are kept no longer.
+func (c *Controller) Sweep(ctx context.Context, _ string) (time.Time, error) {
+	now := c.Now()
+	return now.Add(sweepEvery), c.Records.Sweep(ctx, now)
+}
+
+// report records that the phase of a host changed.
+func (c *Controller) report(ch resource.Change[*hostv1.Host]) {
+	now, before := ch.Object.GetStatus(), ch.Previous.GetStatus()
+	if !ch.Existed || ch.Deleted || now.GetPhase() == before.GetPhase() {
+		return
+	}
+	typ := "Normal"
+	if now.GetUnblock() != "" {
+		typ = "Warning"
+	}
+	c.Events.Event(ch.Object, typ, "Host"+now.GetPhase(), now.GetMessage())
+	c.Log.Info("host changed", "host", ch.Object.GetMetadata().GetName(), "phase", now.GetPhase(), "machine",
+		now.GetMachineRef().GetName())
+}

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+
+	"github.com/windlass-dev/windlass/services/provider-inventory/plan"
+	"github.com/windlass-dev/windlass/services/provider-inventory/records"
+)
+
+// mostHosts is how many hosts a plan request may give.
+const mostHosts = 1000
+
+// Hosts serves what HostService has beyond the standard methods.
+type Hosts struct {
+	hostv1.UnimplementedHostServiceServer
+	Config
+}
+
+// NewHosts returns the custom methods of HostService.
+func NewHosts(cfg Config) *Hosts { return &Hosts{Config: cfg} }
+
+// RegisterHost creates a host, or returns the one that was registered before.
+func (s *Hosts) RegisterHost(ctx context.Context, r *hostv1.RegisterHostRequest) (*hostv1.Host, error) {
+	h := &hostv1.Host{
+		Metadata: &metav1.ObjectMeta{Name: r.GetName(), Labels: r.GetLabels()},
+		Spec:     &hostv1.HostSpec{Roles: r.GetRoles(), Zone: r.GetZone(), Address: r.GetAddress()},
+		Status:   plan.New(s.Now().UTC()),
+	}
+	out, err := s.Records.Hosts.Create(ctx, h)
+	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		return out, err
+	}
+	have, getErr := s.Records.Hosts.Get(ctx, "", r.GetName())
+	if getErr != nil {
+		return nil, err // of the creation, as when another host has the address
+	}
+	is := have.GetSpec()
+	if slices.Equal(is.GetRoles(), r.GetRoles()) && is.GetZone() == r.GetZone() && is.GetAddress() == r.GetAddress() {
+		return have, nil
+	}
+	return nil, err
+}
+
+// CordonHost makes a host unschedulable.
+func (s *Hosts) CordonHost(ctx context.Context, r *hostv1.CordonHostRequest) (*hostv1.Host, error) {
+	return s.schedulable(ctx, r.GetName(), true, r.GetReason())
+}
+
+// UncordonHost makes a host schedulable again.
+func (s *Hosts) UncordonHost(ctx context.Context, r *hostv1.UncordonHostRequest) (*hostv1.Host, error) {
+	return s.schedulable(ctx, r.GetName(), false, "")
+}
+
+func (s *Hosts) schedulable(ctx context.Context, name string, not bool, reason string) (*hostv1.Host, error) {
+	return s.Records.Hosts.Modify(ctx, object.Key{Name: name}, func(h *hostv1.Host) error {
+		h.Spec.Unschedulable, h.Spec.UnschedulableReason = not, reason
+		return nil
+	})
+}
+
+// FenceHost notes that a Lost host is off. Its machine has no instance any more.
+func (s *Hosts) FenceHost(ctx context.Context, r *hostv1.FenceHostRequest) (*hostv1.Host, error) {
+	caller, _ := identity.CallerFrom(ctx)
+	ctx, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Records.Change(ctx, r.GetName(), r.GetUid(), func(h *hostv1.Host) (records.Change, error) {
+		now := s.Now().UTC()
+		status, err := plan.Fence(h, caller.User, r.GetReason(), now)
+		if err != nil {
+			return records.Change{}, statusOf(err)
+		}
+		c := records.Change{Status: status, Further: []store.Op{records.DropBootstrap(r.GetName())}}
+		if token := h.GetStatus().GetRequestToken(); token != "" {
+			c.Further = append(c.Further, records.Use(token, now))
+		}
+		return c, nil
+	})
+}
+
+// RemoveHost removes a host that no machine has.
+func (s *Hosts) RemoveHost(ctx context.Context, r *hostv1.RemoveHostRequest) (*hostv1.Host, error) {
+	ctx, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return records.Again(func() (*hostv1.Host, error) {
+		h, err := s.Records.Hosts.Get(ctx, "", r.GetName())
+		if err != nil {
+			return nil, err
+		}
+		if err := plan.Removable(h); err != nil {
+			return nil, statusOf(err)
+		}
+		m := h.GetMetadata()
+		return s.Records.Hosts.Delete(ctx, "", r.GetName(), &metav1.Preconditions{
+			Uid: cmp.Or(r.GetUid(), m.GetUid()), ResourceVersion: m.GetResourceVersion(),
+		}, resource.WriteOptions{Own: true})
+	})
+}
+
+// PlanHosts returns which host a machine would claim.
+func (s *Hosts) PlanHosts(ctx context.Context, r *hostv1.PlanHostsRequest) (*hostv1.PlanHostsResponse, error) {
+	ask, faults := parse(r.GetProviderSpec(), r.GetRole(), "providerSpec.")
+	if n := len(r.GetHosts().GetItems()); n > mostHosts {
+		faults = append(faults, object.Faultf("hosts.items", "has %d hosts, at most %d can be planned for", n, mostHosts))
+	}
+	if len(faults) > 0 {
+		return nil, rpcerr.Invalid(faults...)
+	}
+	hosts := r.GetHosts().GetItems()
+	if r.GetHosts() == nil {
+		if err := s.Records.Hosts.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		hosts = s.Records.Hosts.All()
+	}
+	c := plan.Choose(ask, hosts)
+	actions, held := c.Steps()
+	return &hostv1.PlanHostsResponse{Actions: actions, HeldBack: held, WaitsFor: c.WaitsFor()}, nil
+}
+
+// AttendHost takes in the messages of a host's agent and sends it the orders for its host.
+func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequest, hostv1.AttendHostResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	ctx, name := stream.Context(), first.GetName()
+	caller, _ := identity.CallerFrom(ctx)
+	if own, ok := caller.Host(); !ok || own != name {
+		return rpcerr.Forbidden(fmt.Sprintf("%q does not speak for host %q: only the host's own agent does", caller.User,
+			name))
+	}
+	if ctx, err = s.current(ctx); err != nil {
+		return err
+	}
+	h, ok := s.Records.Hosts.Lookup("", name)
+	if !ok {
+		return rpcerr.NotFound("Host", name)
+	}
+	uid := h.GetMetadata().GetUid()
+	s.Agents.Received(name) // before it is stored that the host is no longer Lost
+	if err := s.received(ctx, uid, first); err != nil {
+		return err
+	}
+	visit, ok := s.Agents.Join(name)
+	if !ok {
+		return notLeading()
+	}
+	defer visit.Leave()
+	if err := stream.Send(&hostv1.AttendHostResponse{}); err != nil {
+		return err
+	}
+	received := make(chan error, 1) // the goroutine ends with the stream
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err == nil {
+				s.Agents.Received(name)
+				err = s.received(ctx, uid, m)
+			}
+			if err != nil {
+				received <- err
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case err := <-received:
+			return err
+		case <-visit.Over():
+			return notLeading()
+		case <-visit.Ousted():
+			return rpcerr.Conflict("Host", name, "its agent attends on a newer stream")
+		case <-visit.Wake():
+			if o := visit.Take(); o != nil {
+				if err := stream.Send(&hostv1.AttendHostResponse{Order: o}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// received stores what a message of an agent changes of its host. A heartbeat changes nothing unless the host is Lost.
+func (s *Hosts) received(ctx context.Context, uid string, m *hostv1.AttendHostRequest) error {
+	name := m.GetName()
+	h, ok := s.Records.Hosts.Lookup("", name)
+	if !ok || h.GetMetadata().GetUid() != uid {
+		return rpcerr.NotFound("Host", name)
+	}
+	if m.GetFacts() == nil && m.GetReport() == nil && h.GetStatus().GetPhase() != plan.Lost {
+		return nil
+	}
+	_, err := s.Records.Change(ctx, name, uid, func(h *hostv1.Host) (records.Change, error) {
+		c := records.Change{Status: plan.Received(h, m, s.Now().UTC())}
+		if proto.Equal(c.Status, h.GetStatus()) {
+			return records.Change{}, nil
+		}
+		if c.Status.GetPhase() == plan.InUse {
+			c.Further = []store.Op{records.DropBootstrap(name)}
+		}
+		return c, nil
+	})
+	return err
+}
