@@ -136,19 +136,15 @@ func (c Config) Knows(service string) bool {
 	return slices.Contains(c.Callees(), service)
 }
 
-// Callees returns the names of the services that the process can call, sorted. On a host of several these are all that
-// its row in kit/topology names, but for those that announce nothing since they have no part in etcd.
+// Callees returns the names of the services that the process can call, sorted: those whose addresses it was given, and
+// on a host of several all that its row in kit/topology names.
 func (c Config) Callees() []string {
 	names := slices.Collect(maps.Keys(c.Peers))
 	if s, ok := topology.Find(c.Name); ok && c.Host != "" {
-		for _, peer := range s.Peers() {
-			if row, _ := topology.Find(peer); row.Etcd != topology.NoEtcd && c.Peers[peer] == "" {
-				names = append(names, peer)
-			}
-		}
+		names = append(names, s.PeersOnHosts()...)
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // ServicesFile is where a process on a host keeps which services it found last.

@@ -105,7 +105,8 @@ func AllServices() []Service {
 		},
 		{
 			Name: MachineAPI, Port: 7101, Packages: packages("machine"), Released: packages("machine"),
-			Needs: []string{EvictionController}, Calls: []string{ProviderLocal, EtcdGuardian}, Etcd: OwnKeys,
+			Needs: []string{EvictionController}, Etcd: OwnKeys,
+			Calls: []string{ProviderLocal, ProviderInventory, EtcdGuardian},
 			Signs: []string{APIAuthority}, Seals: true,
 		},
 		{
@@ -184,9 +185,17 @@ func Port(name string) int {
 }
 
 // Peers returns the names of the Services that s calls, in the order of the rows.
-func (s Service) Peers() []string {
+func (s Service) Peers() []string { return s.among(Services()) }
+
+// PeersOnHosts returns the names of the services that s calls where the control plane is on hosts. Those that take no
+// part in etcd are not there: nothing would find them.
+func (s Service) PeersOnHosts() []string {
+	return s.among(slices.DeleteFunc(AllServices(), func(o Service) bool { return o.Etcd == NoEtcd }))
+}
+
+func (s Service) among(all []Service) []string {
 	var out []string
-	for _, o := range Services() {
+	for _, o := range all {
 		every := slices.Contains([]string{MachineAPI, Scheduler, UpdateOrchestrator}, o.Name) && o.Name != s.Name
 		owner := s.CallsOwners && len(o.Packages) > 0
 		if s.CallsAll || every || owner || slices.Contains(s.Needs, o.Name) || slices.Contains(s.Calls, o.Name) {

@@ -31,7 +31,7 @@ func TestNamesPortsAndPackagesAreThereOnce(t *testing.T) {
 func TestPeersAreServices(t *testing.T) {
 	for _, s := range AllServices() {
 		for _, name := range slices.Concat(s.Needs, s.Calls) {
-			if !slices.Contains(s.Peers(), name) {
+			if !slices.Contains(slices.Concat(s.Peers(), s.PeersOnHosts()), name) {
 				t.Errorf("%s calls %q, which is no service", s.Name, name)
 			}
 			if name == s.Name {
@@ -96,6 +96,23 @@ func TestOperatorsHaveTheNamesOfTheDocuments(t *testing.T) {
 	} {
 		if got := Operator(service); got != want {
 			t.Errorf("the operator of %s is %q, want %q", service, got, want)
+		}
+	}
+}
+
+func TestPeersOnHosts(t *testing.T) {
+	machines, _ := Find(MachineAPI)
+	if got := machines.PeersOnHosts(); slices.Contains(got, ProviderLocal) || !slices.Contains(got, ProviderInventory) {
+		t.Errorf("on hosts machine-api calls %v, want %s and not %s", got, ProviderInventory, ProviderLocal)
+	}
+	if got := machines.Peers(); !slices.Contains(got, ProviderLocal) || slices.Contains(got, ProviderInventory) {
+		t.Errorf("on one machine machine-api calls %v, want %s and not %s", got, ProviderLocal, ProviderInventory)
+	}
+	for _, s := range AllServices() {
+		for _, name := range s.PeersOnHosts() {
+			if row, _ := Find(name); row.Etcd == NoEtcd {
+				t.Errorf("on hosts %s calls %s, which announces nothing", s.Name, name)
+			}
 		}
 	}
 }

@@ -51,7 +51,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.usersFile()), 0o700); err != nil {
 		return nil, err
 	}
-	if err := writeUsers(cfg.usersFile()); err != nil {
+	if err := writeUsers(cfg.usersFile(), cfg.serve.Host != ""); err != nil {
 		return nil, err
 	}
 	note, err := store.OpenNote(cfg.in(noteFile))

@@ -10,9 +10,13 @@ import (
 
 // The etcd users that the bootstrap member sets up besides root: each service may change its own keys, its own
 // election and what its processes announce, and read who leads and what is announced, and nothing else. The names are those in the certificates.
-func users() []user {
+func users(onHosts bool) []user {
+	services := topology.Services()
+	if onHosts {
+		services = topology.AllServices()
+	}
 	var list []user
-	for _, s := range topology.Services() {
+	for _, s := range services {
 		switch s.Etcd {
 		case topology.OwnKeys:
 			list = append(list, user{Name: s.Name, Prefixes: []grant{
@@ -46,8 +50,8 @@ type grant struct {
 	Permission string `json:"permission"`
 }
 
-func writeUsers(path string) error {
-	b, err := json.MarshalIndent(users(), "", "  ")
+func writeUsers(path string, onHosts bool) error {
+	b, err := json.MarshalIndent(users(onHosts), "", "  ")
 	if err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (w *world) controllers(change ...func(*Config)) (*Controller, []func(contex
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
 		CatchUpNodes: nodes.CatchUp, Guardian: w.guardian,
 		Bootstrap: join.NewTokens(w.store, w.tables.Machines, func() string { return "sha256:00" },
-			[]string{"127.0.0.1:6443"}),
+			func() []string { return []string{"127.0.0.1:6443"} }),
 		Events: noEvents{}, Log: quiet(),
 	}
 	for _, f := range change {

@@ -69,7 +69,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(st, tables.Machines, signer.AuthorityHash, gateways)
+	tokens := NewTokens(st, tables.Machines, signer.AuthorityHash, func() []string { return gateways })
 	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables}
 }
 

@@ -141,6 +141,6 @@ func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte
 	if err != nil {
 		return nil, r, err
 	}
-	out.Gateways = s.tokens.endpoints
+	out.Gateways = s.tokens.gateways()
 	return out, r, nil
 }

@@ -49,8 +49,8 @@ const keepTries = 16
 type Tokens struct {
 	store     *store.Store
 	machines  *resource.Table[*machinev1.Machine]
-	authority func() string // hash of the authority of the cluster's services
-	endpoints []string      // where machines join
+	authority func() string   // hash of the authority of the cluster's services
+	gateways  func() []string // where machines join
 
 	mu  sync.Mutex
 	key []byte // read once; it never changes
@@ -59,11 +59,11 @@ type Tokens struct {
 }
 
 // NewTokens returns the tokens of the machines of a table, whose records are in the same store. authority returns
-// identity.Trust.Hash of the cluster's services, endpoints are the addresses of the gateway.
+// identity.Trust.Hash of the cluster's services, gateways the addresses of the gateways as they are now.
 func NewTokens(st *store.Store, machines *resource.Table[*machinev1.Machine], authority func() string,
-	endpoints []string,
+	gateways func() []string,
 ) *Tokens {
-	return &Tokens{store: st, machines: machines, authority: authority, endpoints: endpoints}
+	return &Tokens{store: st, machines: machines, authority: authority, gateways: gateways}
 }
 
 // keep writes a record of a machine, in one transaction with the check that the machine is not being deleted: no such
@@ -145,7 +145,7 @@ func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Boo
 	if err != nil {
 		return nil, err
 	}
-	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority(), Role: who.Role},
+	return &providerv1.Bootstrap{Endpoints: t.gateways(), Token: uid + "." + proof + "." + t.authority(), Role: who.Role},
 		nil
 }
 

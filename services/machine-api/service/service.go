@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	kitcontroller "github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -89,7 +91,9 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return nil, err
 		}
 	}
-	tokens := join.NewTokens(st, tables.Machines, signer.AuthorityHash, cfg.gateways)
+	tokens := join.NewTokens(st, tables.Machines, signer.AuthorityHash, func() []string {
+		return gateways(cfg, p.Directory)
+	})
 	config := controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
 		CatchUpNodes: nodes.CatchUp,
@@ -120,6 +124,23 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return lead(ctx, tables, control, tokens, cfg)
 		}),
 	}, recorder.Register(p.Services)
+}
+
+// gateways returns where machines join: at the gateways that are announced on the cluster's hosts, those that serve
+// first, and at the configured ones.
+func gateways(cfg config, hosts *discovery.Directory) []string {
+	var out []string
+	if hosts != nil {
+		for _, e := range hosts.View().Nearest(topology.Gateway, cfg.Host) {
+			out = append(out, e.Address)
+		}
+	}
+	for _, g := range cfg.gateways {
+		if !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out[:min(len(out), maxGateways)]
 }
 
 // operatorState returns the state of machine-api for its ClusterOperator, ready being that without regard to providers:

@@ -17,11 +17,36 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
+// Ports of etcd's members, and of the bootstrap member on a host, where a member of the host's own joins it.
+const (
+	clientPort, peerPort                   = 2379, 2380
+	bootstrapClientPort, bootstrapPeerPort = 2389, 2390
+)
+
 // Host returns the address of the control plane's programs.
-func (c *Cluster) Host() string { return c.Subnet + ".1" }
+func (c *Cluster) Host() string {
+	if c.Member != nil {
+		return c.Member.Address
+	}
+	return c.Subnet + ".1"
+}
 
 // BootstrapHost returns the address of etcd's bootstrap member.
-func (c *Cluster) BootstrapHost() string { return c.Subnet + ".2" }
+func (c *Cluster) BootstrapHost() string {
+	if c.Member != nil {
+		return c.Member.First
+	}
+	return c.Subnet + ".2"
+}
+
+// bootstrapURLs returns where etcd's bootstrap member serves clients, and where it meets the other members.
+func (c *Cluster) bootstrapURLs() (client, peer string) {
+	clients, peers := clientPort, peerPort
+	if c.Member != nil { // beside the host's own member
+		clients, peers = bootstrapClientPort, bootstrapPeerPort
+	}
+	return fmt.Sprintf("https://%s:%d", c.BootstrapHost(), clients), fmt.Sprintf("https://%s:%d", c.BootstrapHost(), peers)
+}
 
 // Gateway returns host and port of the cluster's one address.
 func (c *Cluster) Gateway() string { return c.Address(topology.Gateway) }

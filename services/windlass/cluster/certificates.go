@@ -90,8 +90,8 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 }
 
 // sealing returns the names of the services that seal records of theirs.
-func sealing() (names []string) {
-	for _, s := range topology.Services() {
+func (c *Cluster) sealing() (names []string) {
+	for _, s := range c.services() {
 		if s.Seals {
 			names = append(names, s.Name)
 		}
@@ -106,7 +106,7 @@ func (c *Cluster) recordKeys(service string) string {
 
 // makeRecordKeys makes the key rings that do not exist, in a cluster whose rings were not all made yet.
 func (c *Cluster) makeRecordKeys() error {
-	for _, service := range sealing() {
+	for _, service := range c.sealing() {
 		path := c.recordKeys(service)
 		if there, err := exists(path); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (c *Cluster) makeLaterRecordKeys() error {
 
 // checkRecordKeys returns an error if a key ring is lost: another one could not open what is sealed in etcd.
 func (c *Cluster) checkRecordKeys() error {
-	for _, service := range sealing() {
+	for _, service := range c.sealing() {
 		_, err := os.Stat(c.recordKeys(service))
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf(
@@ -161,7 +161,7 @@ func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
 	if err := c.checkRecordKeys(); err != nil {
 		return out, err
 	}
-	for _, service := range sealing() {
+	for _, service := range c.sealing() {
 		id, err := store.AddKey(c.recordKeys(service), now)
 		if err != nil {
 			return out, err
@@ -226,7 +226,7 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 // entrust gives each service that signs a copy of the authorities that it signs with, and of those that are trusted
 // beside them. No other service has a key.
 func (c *Cluster) entrust(as map[string]identity.Trust) error {
-	for _, s := range topology.Services() {
+	for _, s := range c.services() {
 		for _, name := range s.Signs {
 			dir := c.Service(s.Name, "pki")
 			if have, err := identity.LoadTrust(dir, name); err == nil && bytes.Equal(have.Bundle(), as[name].Bundle()) {
@@ -266,7 +266,7 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			URI: identity.UserURI("prometheus"), Client: true,
 		},
 	}}
-	if !c.Containers { // there people restart programs
+	if !c.Containers && c.Member == nil { // there people restart programs
 		// The supervisor reports which executables the programs run from.
 		out = append(out, wanted{
 			authority: as[topology.APIAuthority], dir: c.Dir("supervisor"), ca: "ca", name: "tls",
@@ -276,7 +276,7 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			},
 		})
 	}
-	for _, s := range topology.Services() {
+	for _, s := range c.services() {
 		name, dir := s.Name, c.Service(s.Name, "tls")
 		out = append(out, wanted{
 			authority: as[topology.APIAuthority], dir: dir, ca: "ca", name: "tls",

@@ -63,6 +63,8 @@ type Settings struct {
 	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do
 	// not.
 	PodsDir string `json:"podsDirectory,omitempty"`
+	// Member is this host, where the control plane is on several; nil where it is on one machine.
+	Member *Member `json:"host,omitempty"`
 }
 
 // InContainers returns the cluster whose programs are in containers of one network, each with its part of dir. Nothing
@@ -206,7 +208,11 @@ func (c *Cluster) Save() error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(c.dir, settingsFile), append(raw, '\n'), 0o600)
+	name := settingsFile
+	if c.Member != nil {
+		name = hostFile
+	}
+	return renameio.WriteFile(filepath.Join(c.dir, name), append(raw, '\n'), 0o600)
 }
 
 // List returns the names of all clusters of this user.

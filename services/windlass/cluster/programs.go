@@ -24,9 +24,13 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		return []string{"--tokens", c.Service(topology.Gateway, "tokens")}
 	},
 	topology.MachineAPI: func(c *Cluster, _ string) []string {
+		platform := "Local"
+		if c.Member != nil {
+			platform = "None"
+		}
 		flags := []string{
 			"--pki", c.Service(topology.MachineAPI, "pki"), "--gateway", c.Gateway(), "--certificate-lifetime",
-			c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local",
+			c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", platform,
 		}
 		if c.Containers {
 			// of the gateway and the peers only names are known
@@ -35,17 +39,22 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		return flags
 	},
 	topology.EtcdGuardian: func(c *Cluster, executable string) []string {
+		client, peer := c.bootstrapURLs()
 		return []string{
 			"--pki", c.Service(topology.EtcdGuardian, "pki"), "--certificate-lifetime", c.lifetime().String(),
-			"--bootstrap-client", fmt.Sprintf("https://%s:2379", c.BootstrapHost()),
-			"--bootstrap-peer", fmt.Sprintf("https://%s:2380", c.BootstrapHost()),
+			"--bootstrap-client", client, "--bootstrap-peer", peer,
 			"--member-command", executable + ",serve,etcd-member",
 		}
 	},
 	// Agents run on the same host and report once a second: silence means more here than over a network.
-	topology.EvictionController: func(*Cluster, string) []string { return []string{"--node-grace", "8s"} },
+	topology.EvictionController: func(c *Cluster, _ string) []string {
+		if c.Member != nil {
+			return nil
+		}
+		return []string{"--node-grace", "8s"}
+	},
 	topology.UpdateOrchestrator: func(c *Cluster, _ string) []string {
-		if c.Containers {
+		if c.Containers || c.Member != nil {
 			return c.releaseFlags()
 		}
 		return append(c.releaseFlags(), "--supervised")
@@ -56,6 +65,7 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		}
 		return []string{"--service-range", loopback.ServiceRange(c.Network).String()}
 	},
+	topology.ProviderInventory: func(c *Cluster, _ string) []string { return []string{"--cluster", c.Name} },
 	topology.ProviderLocal: func(c *Cluster, executable string) []string {
 		flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 		if c.Containers {
@@ -74,7 +84,6 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 
 // Spec returns how to run a program. executable is the one that holds all programs.
 func (c *Cluster) Spec(name, executable string) process.Spec {
-	s, _ := topology.Find(name)
 	args := []string{
 		"serve", name,
 		"--listen", c.listen(name, 0), "--advertise", c.Address(name), "--metrics-listen",
@@ -82,11 +91,17 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 		"--dir", c.Service(name), "--tls-dir", c.Service(name, "tls"), "--policy", c.Dir("policy.yaml"),
 		"--connection-age", c.connectionAge().String(),
 	}
+	s, _ := topology.Find(name)
 	if s.Etcd != topology.NoEtcd {
-		args = append(args, "--etcd-endpoints", fmt.Sprintf("https://%s:2379", c.BootstrapHost()))
+		client, _ := c.bootstrapURLs()
+		args = append(args, "--etcd-endpoints", client)
 	}
-	for _, peer := range s.Peers() {
-		args = append(args, "--peer", peer+"="+c.Address(peer))
+	if c.Member != nil {
+		args = append(args, "--host", c.Member.Name)
+	} else {
+		for _, peer := range s.Peers() {
+			args = append(args, "--peer", peer+"="+c.Address(peer))
+		}
 	}
 	if f := ownFlags[name]; f != nil {
 		args = append(args, f(c, executable)...)

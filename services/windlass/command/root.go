@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/explain"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/hooks"
+	"github.com/windlass-dev/windlass/services/windlass/command/host"
 	"github.com/windlass-dev/windlass/services/windlass/command/lifecycle"
 	"github.com/windlass-dev/windlass/services/windlass/command/objects"
 	"github.com/windlass-dev/windlass/services/windlass/command/plans"
@@ -108,7 +109,7 @@ func newRoot(e *session.Env) *cobra.Command {
 		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
 		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e), objects.NewTop(e),
 		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
-		audit.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
+		audit.New(e), host.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
 		provider.New(e),
 		quorum.New(e), rollout.New(e),
 	)

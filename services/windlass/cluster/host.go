@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// hostFile holds the settings of a host, in its directory.
+const hostFile = "host.json"
+
+// Member is one host of a cluster whose control plane is on several.
+type Member struct {
+	Name    string `json:"name"`    // of the host, unique in the cluster
+	Address string `json:"address"` // IP address at which all others reach it
+	Zone    string `json:"zone,omitempty"`
+	First   string `json:"first"` // address of the host that began the cluster
+}
+
+// check returns an error unless the settings of a host can be used.
+func (m Member) check() error {
+	if !namePattern.MatchString(m.Name) {
+		return fmt.Errorf("host name %q: must be 1 to 32 lower case letters, digits and hyphens", m.Name)
+	}
+	for _, address := range []string{m.Address, m.First} {
+		a, err := netip.ParseAddr(address)
+		switch {
+		case err != nil:
+			return fmt.Errorf("address %q: must be an IP address", address)
+		case a.IsUnspecified() || a.IsMulticast():
+			return fmt.Errorf("address %s: must be an address of one host", a)
+		case a.IsLinkLocalUnicast():
+			return fmt.Errorf("address %s: must not be link-local: others do not reach it", a)
+		}
+	}
+	return nil
+}
+
+// CheckLocal returns an error unless address is one of this host.
+func CheckLocal(address string) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		return fmt.Errorf("address %s is not one of this host: %w", address, err)
+	}
+	return l.Close()
+}
+
+// OpenHost returns the cluster of this host, by the settings in its directory; ErrNone if it is in none.
+func OpenHost(dir string) (*Cluster, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, hostFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: this host is in no cluster: %w", dir, ErrNone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir}
+	if err := json.Unmarshal(raw, &c.Settings); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, hostFile), err)
+	}
+	if c.Member == nil {
+		return nil, fmt.Errorf("%s: host is missing", filepath.Join(dir, hostFile))
+	}
+	return c, c.Member.check()
+}
+
+// CreateHost begins a cluster on its first host: it makes the settings in dir, and refuses a directory that is another
+// host's or holds anything of one.
+func CreateHost(dir string, s Settings) (*Cluster, error) {
+	if s.Member == nil {
+		return nil, errors.New("the host is missing")
+	}
+	if err := s.Member.check(); err != nil {
+		return nil, err
+	}
+	if !namePattern.MatchString(s.Name) {
+		return nil, fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", s.Name)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, name := range []string{hostFile, settingsFile, "pki", "services"} {
+		if there, err := exists(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		} else if there {
+			return nil, fmt.Errorf("%s: there is a cluster already: %s exists", dir, name)
+		}
+	}
+	if s.Lifetime == 0 {
+		s.Lifetime = Lifetime(DefaultLifetime)
+	}
+	s.Format, s.Created = Format, time.Now().UTC().Truncate(time.Second)
+	c := &Cluster{Settings: s, dir: dir}
+	return c, c.Save()
+}
+
+// services returns the rows of the programs that the cluster runs here.
+func (c *Cluster) services() []topology.Service {
+	if c.Member == nil {
+		return topology.Services()
+	}
+	// What takes no part in etcd cannot be found by the other hosts.
+	return slices.DeleteFunc(topology.AllServices(), func(s topology.Service) bool { return s.Etcd == topology.NoEtcd })
+}
+
+// Programs returns the names of the programs that the cluster runs here, in the order in which they start.
+func (c *Cluster) Programs() []string {
+	var out []string
+	for _, s := range c.services() {
+		out = append(out, s.Name)
+	}
+	return out
+}

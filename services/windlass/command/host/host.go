@@ -1,0 +1,146 @@
+// Package host makes the commands of a cluster whose control plane is on several hosts.
+package host
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/supervise"
+	"github.com/windlass-dev/windlass/services/windlass/terminal"
+)
+
+// defaultDir is where a host keeps its part of the cluster.
+const defaultDir = "/var/lib/windlass"
+
+// New returns the command host.
+func New(e *session.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "host",
+		Short: "Run a cluster on hosts",
+		Long: `Run a cluster whose control plane is on hosts of their own.
+
+A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`windlass host run`" + ` runs the programs of
+the host. Other hosts cannot join yet.`,
+	}
+	cmd.AddCommand(newInit(e), newRun(e), newStop(e))
+	return cmd
+}
+
+type initFlags struct {
+	dir, address, hostname, zone string
+	lifetime                     time.Duration
+}
+
+func newInit(e *session.Env) *cobra.Command {
+	var f initFlags
+	cmd := &cobra.Command{
+		Use:   "init --address ADDRESS",
+		Short: "Begin a cluster on this host",
+		Long: `Begin a cluster on this host: make its authorities, its certificates and its first release. Nothing is
+started; ` + "`windlass host run`" + ` does that.
+
+The keys of the cluster's three authorities are in DIR/pki: who is root on a control-plane host is root of
+the cluster.`,
+		Example: `  windlass host init --address 192.0.2.1
+  windlass host init --address 192.0.2.1 --hostname rack-1-a --zone rack-1`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return initialize(e, f) },
+	}
+	dirFlag(cmd, &f.dir)
+	cmd.Flags().StringVar(&f.address, "address", "", "IP address of this host at which all other hosts reach it (required)")
+	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
+	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "lifetime of certificates")
+	return cmd
+}
+
+func dirFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "dir", defaultDir, "directory of this host's part of the cluster")
+}
+
+func initialize(e *session.Env, f initFlags) error {
+	if f.address == "" {
+		return fmt.Errorf("--address is required: the address at which all other hosts reach this one")
+	}
+	if f.lifetime < time.Minute {
+		return fmt.Errorf("--certificate-lifetime %s: must be a minute or more", f.lifetime)
+	}
+	if f.hostname == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("--hostname: %w", err)
+		}
+		f.hostname, _, _ = strings.Cut(strings.ToLower(name), ".")
+	}
+	if err := cluster.CheckLocal(f.address); err != nil {
+		return fmt.Errorf("--address: %w", err)
+	}
+	c, err := cluster.CreateHost(f.dir, cluster.Settings{
+		Name: e.ClusterName(), Lifetime: cluster.Lifetime(f.lifetime),
+		Member: &cluster.Member{Name: f.hostname, Address: f.address, Zone: f.zone, First: f.address},
+	})
+	if err != nil {
+		return err
+	}
+	if err := prepare(c); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.Out, "cluster %q begins on host %s: run `windlass host run%s`\n", c.Name, f.hostname, dirOption(f.dir))
+	return nil
+}
+
+// prepare makes what is missing of the files of a host. It can be repeated after it was cut off.
+func prepare(c *cluster.Cluster) error {
+	if _, err := c.EnsureCertificates(time.Now()); err != nil {
+		return err
+	}
+	return c.EnsureRelease(time.Now())
+}
+
+func dirOption(dir string) string {
+	if dir == defaultDir {
+		return ""
+	}
+	return " --dir " + dir
+}
+
+func newRun(e *session.Env) *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the programs of this host in the foreground",
+		Long: `Run the programs of this host, keep them running and keep their certificates valid, until the command is
+ended. The programs run on then, and the next ` + "`windlass host run`" + ` takes them over: it can be replaced without
+an interruption. ` + "`windlass host stop`" + ` ends the programs.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), e, dir) },
+	}
+	dirFlag(cmd, &dir)
+	return cmd
+}
+
+func run(ctx context.Context, e *session.Env, dir string) error {
+	c, err := cluster.OpenHost(dir)
+	if err != nil {
+		return err
+	}
+	if err := c.CheckFormat(); err != nil {
+		return err
+	}
+	if err := cluster.CheckLocal(c.Host()); err != nil {
+		return err
+	}
+	if err := prepare(c); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(terminal.Raw(e.Err), nil)).With("service", "host", "host", c.Member.Name)
+	return supervise.RunHost(ctx, c, e.Program, log)
+}
