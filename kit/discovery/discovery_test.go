@@ -27,10 +27,14 @@ func TestTheNearestProcessIsTheReadyOneOfTheOwnHost(t *testing.T) {
 	}{
 		{"all are ready", view(at("a", "10.0.0.1:1", "1.0.0", true), at("b", "10.0.0.2:1", "1.0.0", true),
 			at("c", "10.0.0.3:1", "1.0.0", true)), "10.0.0.2:1", 2},
-		{"the own is not ready", view(at("a", "10.0.0.1:1", "1.0.0", true), at("b", "10.0.0.2:1", "1.0.0", false)),
-			"10.0.0.1:1", 1},
-		{"none is ready", view(at("a", "10.0.0.1:1", "1.0.0", false), at("b", "10.0.0.2:1", "1.0.0", false)),
-			"10.0.0.2:1", 1},
+		{
+			"the own is not ready", view(at("a", "10.0.0.1:1", "1.0.0", true), at("b", "10.0.0.2:1", "1.0.0", false)),
+			"10.0.0.1:1", 1,
+		},
+		{
+			"none is ready", view(at("a", "10.0.0.1:1", "1.0.0", false), at("b", "10.0.0.2:1", "1.0.0", false)),
+			"10.0.0.2:1", 1,
+		},
 		{"there is none on the own host", view(at("a", "10.0.0.1:1", "1.0.0", true)), "10.0.0.1:1", 0},
 	} {
 		got := c.have.Nearest("scheduler", "b")
@@ -45,7 +49,8 @@ func TestTheNearestProcessIsTheReadyOneOfTheOwnHost(t *testing.T) {
 
 // Hosts without a process of a service do not all call the same one.
 func TestCallersFromElsewhereAreSpread(t *testing.T) {
-	v := view(at("a", "10.0.0.1:1", "1.0.0", true), at("b", "10.0.0.2:1", "1.0.0", true), at("c", "10.0.0.3:1", "1.0.0", true))
+	v := view(at("a", "10.0.0.1:1", "1.0.0", true), at("b", "10.0.0.2:1", "1.0.0", true),
+		at("c", "10.0.0.3:1", "1.0.0", true))
 	first := map[string]int{}
 	for _, host := range []string{"d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o"} {
 		first[v.Nearest("scheduler", host)[0].Address]++
@@ -65,14 +70,22 @@ func TestReplicasAreJudged(t *testing.T) {
 		want Replicas
 	}{
 		{"none", View{}, Replicas{}},
-		{"all as they should be", view(at("a", "10.0.0.1:1", "1.1.0", true), at("b", "10.0.0.2:1", "1.1.0", true), other),
-			Replicas{Lowest: "1.1.0"}},
-		{"during an update", view(at("a", "10.0.0.1:1", "1.10.0", true), at("b", "10.0.0.2:1", "1.9.0", true)),
-			Replicas{Lowest: "1.9.0"}},
-		{"one is not ready", view(at("a", "10.0.0.1:1", "1.1.0", true), notReady),
-			Replicas{Lowest: "1.1.0", Lacks: "the process on host b is not ready: etcd: no answer"}},
-		{"one is missing", view(at("a", "10.0.0.1:1", "1.1.0", true), other),
-			Replicas{Lowest: "1.1.0", Lacks: "no process runs on host b"}},
+		{
+			"all as they should be", view(at("a", "10.0.0.1:1", "1.1.0", true), at("b", "10.0.0.2:1", "1.1.0", true), other),
+			Replicas{Lowest: "1.1.0"},
+		},
+		{
+			"during an update", view(at("a", "10.0.0.1:1", "1.10.0", true), at("b", "10.0.0.2:1", "1.9.0", true)),
+			Replicas{Lowest: "1.9.0"},
+		},
+		{
+			"one is not ready", view(at("a", "10.0.0.1:1", "1.1.0", true), notReady),
+			Replicas{Lowest: "1.1.0", Lacks: "the process on host b is not ready: etcd: no answer"},
+		},
+		{
+			"one is missing", view(at("a", "10.0.0.1:1", "1.1.0", true), other),
+			Replicas{Lowest: "1.1.0", Lacks: "no process runs on host b"},
+		},
 	} {
 		if diff := cmp.Diff(c.want, c.have.Replicas("scheduler")); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", c.name, diff)
@@ -94,8 +107,11 @@ func TestWhatWasKnownLastIsOnTheDisk(t *testing.T) {
 }
 
 func TestAKeyThatIsNoEndpointIsRefused(t *testing.T) {
-	for _, key := range []string{"", "/windlass/endpoints/", "/windlass/endpoints/scheduler", "/windlass/endpoints/scheduler/",
-		"/windlass/endpoints//10.0.0.1:1"} {
+	for _, key := range []string{
+		"", "/windlass/endpoints/", "/windlass/endpoints/scheduler",
+		"/windlass/endpoints/scheduler/",
+		"/windlass/endpoints//10.0.0.1:1",
+	} {
 		if e, err := parse([]byte(key), []byte("{}")); err == nil {
 			t.Errorf("%q: is taken for %+v", key, e)
 		}

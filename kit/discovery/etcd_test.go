@@ -52,8 +52,10 @@ func start(t *testing.T, part func(context.Context) error) (stop func()) {
 func follow(t *testing.T, etcd *clientv3.Client, file string) (*discovery.Directory, func()) {
 	t.Helper()
 	d := discovery.Open(file, quiet())
-	return d, start(t, func(ctx context.Context) error { return d.Run(ctx, etcd, topology.EndpointsPrefix, topology.ElectionsPrefix)
-	})
+	return d,
+		start(t, func(ctx context.Context) error {
+			return d.Run(ctx, etcd, topology.EndpointsPrefix, topology.ElectionsPrefix)
+		})
 }
 
 // await waits until the directory shows these endpoints of the service, as "host ready" each.
@@ -191,7 +193,8 @@ func TestCallsGoToTheNearestProcessAndWhatTheLeaderDecidesToTheLeader(t *testing
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.Invoke(t.Context(), readMethod, &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unavailable ||
+	if err := conn.Invoke(t.Context(), readMethod, &emptypb.Empty{}, &emptypb.Empty{}); status.Code(
+		err) != codes.Unavailable ||
 		!strings.Contains(err.Error(), "no process of hook-broker is known") {
 		t.Errorf("a call while none is known: %v", err)
 	}
@@ -299,7 +302,7 @@ func TestLeadersAreFollowed(t *testing.T) {
 			if !maps.Equal(got, want) {
 				t.Errorf("leaders %v, want %v", got, want)
 			}
-		case <-time.After(30*time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("no change was reported")
 		}
 	}

@@ -20,10 +20,12 @@ const (
 func Target(service string) string { return nearest + ":///" + service }
 
 // Resolve returns the option of a gRPC client that resolves Target for a process on host.
-func (d *Directory) Resolve(host string) grpc.DialOption { return grpc.WithResolvers(d.resolvers(host)...) }
+func (d *Directory) Resolve(host string) grpc.DialOption {
+	return grpc.WithResolvers(d.resolvers(host)...)
+}
 
-// resolvers returns what resolves the targets of both schemes for a process on host. Each address demands a
-// certificate of its own host. A service of which none is known any more keeps its last addresses: it may be back there.
+// resolvers returns what resolves the targets of both schemes for a process on host. Each address demands a certificate
+// of its own host. A service of which none is known any more keeps its last addresses: it may be back there.
 func (d *Directory) resolvers(host string) []resolver.Builder {
 	return []resolver.Builder{
 		builder{d, nearest, func(v View, service string) (out []string) {

@@ -32,9 +32,9 @@ type Config struct {
 	// Host is the name of the host in a cluster of several: the process announces itself in etcd, and finds there the
 	// services that Peers does not have. Empty: it is the only process of its service.
 	Host          string
-	ConnectionAge time.Duration     // age at which clients are asked to connect again; 0 means never
-	AuditSinks    []string          // where audit records also go, see audit.ParseSink
-	LogLevel      string            // debug, info, warn or error; empty means info
+	ConnectionAge time.Duration // age at which clients are asked to connect again; 0 means never
+	AuditSinks    []string      // where audit records also go, see audit.ParseSink
+	LogLevel      string        // debug, info, warn or error; empty means info
 
 	// RecordKMS is the address of a KMS plugin that seals the secret records, such as unix:///run/kms.sock; empty: the key
 	// ring in TLSDir seals them. RecordSealer selects which of the two seals if both exist: SealByKMS (the default) or

@@ -109,7 +109,7 @@ func TestProcessesOfSeveralHostsFindEachOther(t *testing.T) {
 	})
 }
 
-// What is announced is not trusted: whoever answers there must be the service by its certificate.
+// What is announced is not trusted: the process at the address must be the service by its certificate.
 func TestAnAnnouncedAddressOfAnotherServiceIsRefused(t *testing.T) {
 	f := newFleet(t)
 	impostor := newProcess(t, f.config("scheduler", 1))

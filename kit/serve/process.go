@@ -61,7 +61,7 @@ type Process struct {
 	Audit    *audit.Trail
 	// Directory is where the services of the cluster run; nil unless Config.Host is set.
 	Directory *discovery.Directory
-	Metrics  *prometheus.Registry
+	Metrics   *prometheus.Registry
 	// Validator is shared by the process: compiled rules take memory.
 	Validator protovalidate.Validator
 
@@ -85,7 +85,7 @@ type Process struct {
 	traces   *Traces
 	large    *large.Budget // of the requests of plan methods
 
-	endpoints *store.Endpoints // nil if no etcd was configured
+	endpoints *store.Endpoints     // nil if no etcd was configured
 	announcer *discovery.Announcer // nil unless Config.Host is set
 
 	mu      sync.Mutex

@@ -44,4 +44,3 @@ func TestAServiceIsDegradedWhileAProcessIsMissingForLong(t *testing.T) {
 		expect("it is away for long", one, true, "1.1.0")
 	})
 }
-

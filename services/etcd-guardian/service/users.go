@@ -8,8 +8,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// The etcd users that the bootstrap member sets up besides root: each service may change its own keys, its own
-// election and what its processes announce, and read who leads and what is announced, and nothing else. The names are those in the certificates.
+// The etcd users that the bootstrap member sets up besides root: each service may change its own keys, its own election
+// and what its processes announce, and read who leads and what is announced, and nothing else. The names are those in
+// the certificates.
 func users(onHosts bool) []user {
 	services := topology.Services()
 	if onHosts {

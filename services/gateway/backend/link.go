@@ -20,8 +20,8 @@ const (
 	hold = 2 * time.Second
 )
 
-// link is the connection to one address of a program, or to the nearest process of it. It never stays idle, so that its state says whether the backend
-// is there.
+// link is the connection to one address of a program, or to the nearest process of it. It never stays idle, so that its
+// state says whether the backend is there.
 type link struct {
 	conn    *grpc.ClientConn
 	program string

@@ -11,8 +11,8 @@ import (
 // streamsPerLink is below what a service allows on one connection (1,000): one stream more would wait without a word.
 const streamsPerLink = 900
 
-// target is one address of a program, or the nearest process of it where that is empty: a connection for calls that end soon, and as many for streams as it takes, so
-// that watches never hold a call back.
+// target is one address of a program, or the nearest process of it where that is empty: a connection for calls that end
+// soon, and as many for streams as it takes, so that watches never hold a call back.
 type target struct {
 	program, address string
 	creds            credentials.TransportCredentials

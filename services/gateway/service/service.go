@@ -297,7 +297,8 @@ func certified(state tls.ConnectionState) string {
 
 // follow returns the part that of makes from a connection to a program, which is the part's own: the pool's are for
 // callers. The part does nothing if the program's address is not known.
-func follow(config Config, program string, options []grpc.DialOption, of func(grpc.ClientConnInterface) (serve.Part, error)) (
+func follow(config Config, program string, options []grpc.DialOption, of func(grpc.ClientConnInterface) (serve.Part,
+	error)) (
 	part serve.Part, stop func(), err error,
 ) {
 	conn, err := connect(config, program, options)

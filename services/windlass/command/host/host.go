@@ -55,7 +55,8 @@ the cluster.`,
 		RunE: func(*cobra.Command, []string) error { return initialize(e, f) },
 	}
 	dirFlag(cmd, &f.dir)
-	cmd.Flags().StringVar(&f.address, "address", "", "IP address of this host at which all other hosts reach it (required)")
+	cmd.Flags().StringVar(&f.address, "address", "",
+		"IP address of this host at which all other hosts reach it (required)")
 	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
 	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "lifetime of certificates")

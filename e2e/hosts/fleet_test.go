@@ -1,0 +1,281 @@
+// Package hosts tests a control plane on three hosts, each a loopback address with a directory and processes of its
+// own: what one host loses the others do.
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// patience is for what is waited for: it costs time only in a test that fails.
+const patience = 3 * time.Minute
+
+// host is one host of a test.
+type host struct {
+	t       *testing.T
+	bin     string
+	name    string
+	address string
+	dir     string
+	run     *exec.Cmd // windlass host run; nil while it does not run
+}
+
+// fleet is three hosts; the first has begun the cluster.
+type fleet struct {
+	t     *testing.T
+	hosts []*host
+}
+
+// newFleet begins a cluster on the first of three hosts and runs the programs of all. There is no command to join yet:
+// the other two get the keys of the first by a copy.
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	bin, err := harness.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	subnet := freeSubnet(t)
+	f := &fleet{t: t}
+	for i := 1; i <= 3; i++ {
+		h := &host{
+			t: t, bin: bin, name: fmt.Sprintf("h%d", i), address: fmt.Sprintf("%s.%d", subnet, i),
+			dir: filepath.Join(t.TempDir(), "windlass"),
+		}
+		f.hosts = append(f.hosts, h)
+		t.Cleanup(h.stop)
+	}
+	first := f.hosts[0]
+	first.must("host", "init", "--address", first.address, "--hostname", first.name, "--zone", "zone-1", "--dir",
+		first.dir)
+	for _, h := range f.hosts[1:] {
+		h.copyFrom(first)
+	}
+	for _, h := range f.hosts {
+		h.start()
+	}
+	return f
+}
+
+// freeSubnet returns three numbers of an address on the loopback network that no other cluster uses: those of
+// `windlass up` begin with 127.16.
+func freeSubnet(t *testing.T) string {
+	t.Helper()
+	for i := range 256 {
+		subnet := fmt.Sprintf("127.15.%d", (os.Getpid()+i)%256)
+		l, err := net.Listen("tcp", subnet+".1:6443")
+		if err == nil {
+			l.Close()
+			return subnet
+		}
+	}
+	t.Fatal("no free addresses")
+	return ""
+}
+
+// cli runs the executable and returns its output and exit code.
+func (h *host) cli(args ...string) (string, int) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, h.bin, args...)
+	out, err := cmd.CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("windlass %v: %v", args, err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (h *host) must(args ...string) string {
+	h.t.Helper()
+	out, code := h.cli(args...)
+	if code != 0 {
+		h.t.Fatalf("windlass %v: exit code %d\n%s", args, code, out)
+	}
+	return out
+}
+
+// ask runs a command as the administrator at the gateway of this host.
+func (h *host) ask(args ...string) (string, int) {
+	h.t.Helper()
+	return h.cli(append(args, "--server", h.address+":6443", "--cacert", filepath.Join(h.dir, "admin", "ca.crt"),
+		"--cert", filepath.Join(h.dir, "admin", "tls.crt"), "--key", filepath.Join(h.dir, "admin", "tls.key"))...)
+}
+
+// conn is the administrator's connection to the gateway of this host.
+func (h *host) conn() *grpc.ClientConn {
+	h.t.Helper()
+	files := identity.Files{
+		Cert: filepath.Join(h.dir, "admin", "tls.crt"), Key: filepath.Join(h.dir, "admin", "tls.key"),
+		CA: filepath.Join(h.dir, "admin", "ca.crt"),
+	}
+	cfg, err := files.ClientTLS(h.address)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(topology.Gateway)))
+	conn, err := grpc.NewClient("passthrough:///"+h.address+":6443", grpc.WithTransportCredentials(creds))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// copyFrom makes the files of a host of the same cluster.
+func (h *host) copyFrom(first *host) {
+	h.t.Helper()
+	copied := []string{"policy.yaml", "release", "pki"}
+	rings, err := filepath.Glob(filepath.Join(first.dir, "services", "*", "tls", "record-keys.json"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, ring := range rings {
+		rel, err := filepath.Rel(first.dir, ring)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		copied = append(copied, rel)
+	}
+	for _, name := range copied {
+		to := filepath.Join(h.dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			h.t.Fatal(err)
+		}
+		if out, err := exec.Command("cp", "-a", filepath.Join(first.dir, name), to).CombinedOutput(); err != nil {
+			h.t.Fatalf("copy %s: %v\n%s", name, err, out)
+		}
+	}
+	settings, err := os.ReadFile(filepath.Join(first.dir, "host.json"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	own := strings.NewReplacer(
+		fmt.Sprintf(`"name": %q`, first.name), fmt.Sprintf(`"name": %q`, h.name),
+		fmt.Sprintf(`"address": %q`, first.address), fmt.Sprintf(`"address": %q`, h.address),
+	).Replace(string(settings))
+	if err := os.WriteFile(filepath.Join(h.dir, "host.json"), []byte(own), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// start runs the programs of the host.
+func (h *host) start() {
+	h.t.Helper()
+	log, err := os.OpenFile(filepath.Join(h.dir, "run.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer log.Close()
+	h.run = exec.Command(h.bin, "host", "run", "--dir", h.dir)
+	h.run.Stdout, h.run.Stderr = log, log
+	if err := h.run.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// halt kills windlass host run, so that nothing is started again.
+func (h *host) halt() {
+	if h.run == nil {
+		return
+	}
+	_ = h.run.Process.Kill()
+	_ = h.run.Wait()
+	h.run = nil
+}
+
+// lose kills everything of the host at once.
+func (h *host) lose() {
+	h.t.Helper()
+	h.halt()
+	for _, pid := range h.pids("") {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// kill kills one program of the host.
+func (h *host) kill(program string) {
+	h.t.Helper()
+	pids := h.pids(program)
+	if len(pids) == 0 {
+		h.t.Fatalf("%s does not run on %s", program, h.name)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// pids returns the processes of a program of this host, of all with "".
+func (h *host) pids(program string) (out []int) {
+	h.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil {
+			continue
+		}
+		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		args := strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+		if err != nil || len(args) < 3 || args[1] != "serve" || program != "" && args[2] != program {
+			continue
+		}
+		if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, h.dir+"/") }) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// stop ends all processes of the host, and shows the end of its logs if the test failed.
+func (h *host) stop() {
+	h.lose()
+	if !h.t.Failed() {
+		return
+	}
+	logs, _ := filepath.Glob(filepath.Join(h.dir, "logs", "*.log"))
+	for _, log := range append(logs, filepath.Join(h.dir, "run.log")) {
+		raw, err := os.ReadFile(log)
+		if err != nil {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+		h.t.Logf("%s %s:\n%s", h.name, filepath.Base(log), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	}
+}
+
+// await waits until look returns "": what is missing.
+func (f *fleet) await(what string, look func() string) {
+	f.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		missing := look()
+		if missing == "" {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("after %s still waiting for %s: %s", patience, what, missing)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// operator returns a condition of a ClusterOperator with its message, as the gateway of a host shows it.
+func (h *host) operator(name, condition string) (is, message string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	o, err := updatev1.NewClusterOperatorServiceClient(h.conn()).GetClusterOperator(ctx,
+		&updatev1.GetClusterOperatorRequest{Name: name})
+	for _, c := range o.GetStatus().GetConditions() {
+		if c.GetType() == condition {
+			is, message = c.GetStatus(), c.GetMessage()
+		}
+	}
+	return is, message, err
+}
+
+// writer creates a ConfigMap every 50 ms at the gateway of a host, and notes each call that fails.
+type writer struct {
+	maps   schedulingv1.ConfigMapServiceClient
+	prefix string
+
+	mu     sync.Mutex
+	made   []string
+	failed []string
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+func (h *host) write(prefix string) *writer {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &writer{
+		maps: schedulingv1.NewConfigMapServiceClient(h.conn()), prefix: prefix, stop: cancel, done: make(chan struct{}),
+	}
+	go func() {
+		defer close(w.done)
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			w.create(fmt.Sprintf("%s-%d", prefix, i))
+		}
+	}()
+	return w
+}
+
+func (w *writer) create(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := w.maps.CreateConfigMap(ctx, &schedulingv1.CreateConfigMapRequest{
+		ConfigMap: &schedulingv1.ConfigMap{Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default"}},
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.failed = append(w.failed, fmt.Sprintf("%s: %v", name, err))
+		return
+	}
+	w.made = append(w.made, name)
+}
+
+func (w *writer) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.made)
+}
+
+// end stops the writer and returns what it made, and which calls failed.
+func (w *writer) end() (made, failed []string) {
+	w.stop()
+	<-w.done
+	return w.made, w.failed
+}
+
+// progress waits until the writer has made 20 more objects.
+func (f *fleet) progress(w *writer) {
+	f.t.Helper()
+	from := w.count()
+	f.await("20 more objects", func() string {
+		if n := w.count(); n < from+20 {
+			return fmt.Sprintf("%d of 20", n-from)
+		}
+		return ""
+	})
+}
+
+// kept fails the test unless every gateway of hosts has all that was acknowledged.
+func (f *fleet) kept(made []string, hosts ...*host) {
+	f.t.Helper()
+	for _, h := range hosts {
+		list, err := schedulingv1.NewConfigMapServiceClient(h.conn()).ListConfigMaps(f.t.Context(),
+			&schedulingv1.ListConfigMapsRequest{Namespace: "default"})
+		if err != nil {
+			f.t.Fatalf("list at %s: %v", h.name, err)
+		}
+		have := map[string]bool{}
+		for _, m := range list.GetItems() {
+			have[m.GetMetadata().GetName()] = true
+		}
+		for _, name := range made {
+			if !have[name] {
+				f.t.Errorf("%s was acknowledged and is not at %s", name, h.name)
+			}
+		}
+	}
+}
+
+func TestThreeHosts(t *testing.T) {
+	f := newFleet(t)
+	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
+	operators := func(at *host) string {
+		for _, name := range append(topology.Names(), topology.ProviderInventory) {
+			if name == topology.ProviderLocal {
+				continue
+			}
+			is, message, err := at.operator(topology.Operator(name), "Available")
+			if err != nil || is != "True" {
+				return fmt.Sprintf("%s at %s is Available=%s: %s %v", name, at.name, is, message, err)
+			}
+		}
+		return ""
+	}
+	for _, h := range f.hosts {
+		f.await("all operators at "+h.name, func() string { return operators(h) })
+	}
+	run(t, "each program runs on each host and finds the others", func(*testing.T) {
+		for _, name := range append(topology.Names(), topology.ProviderInventory) {
+			for _, h := range f.hosts {
+				if n := len(h.pids(name)); (name == topology.ProviderLocal) != (n == 0) || n > 1 {
+					t.Errorf("%d processes of %s on %s", n, name, h.name)
+				}
+			}
+		}
+	})
+	run(t, "only the host that began the cluster has started an etcd", func(t *testing.T) {
+		for i, h := range f.hosts {
+			if n := len(h.pids("etcd-member")); (i == 0) != (n == 1) {
+				t.Errorf("%d members on %s", n, h.name)
+			}
+		}
+	})
+	run(t, "a host is not begun twice", func(t *testing.T) {
+		out, code := h1.cli("host", "init", "--address", h1.address, "--dir", h1.dir)
+		if code == 0 || !strings.Contains(out, "there is a cluster already") {
+			t.Errorf("exit code %d: %s", code, out)
+		}
+	})
+	run(t, "a host that is lost stops no call at another gateway", func(t *testing.T) {
+		w := h2.write("lost")
+		f.progress(w)
+		h3.lose()
+		f.progress(w)
+		made, failed := w.end()
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, h1, h2)
+	})
+	run(t, "a lost host comes back with the same command", func(*testing.T) {
+		h3.start()
+		f.await("all operators at "+h3.name, func() string { return operators(h3) })
+	})
+	run(t, "a host without a program is served by the others, and that is said", func(t *testing.T) {
+		w := h2.write("missing")
+		f.progress(w)
+		h2.halt() // nothing starts it again
+		h2.kill(topology.HookBroker)
+		h2.kill(topology.Scheduler)
+		f.progress(w)
+		f.await("scheduler to be degraded", func() string {
+			is, message, err := h2.operator(topology.Scheduler, "Degraded")
+			if is == "True" && strings.Contains(message, "no process runs on host h2") {
+				return ""
+			}
+			return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
+		})
+		if is, _, err := h2.operator(topology.Scheduler, "Available"); is != "True" {
+			t.Errorf("scheduler is Available=%s %v while two hosts have it", is, err)
+		}
+		made, failed := w.end()
+		failed = slices.DeleteFunc(failed, ended)
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, f.hosts...)
+		h2.start()
+		f.await("scheduler to be well", func() string {
+			if is, message, err := h2.operator(topology.Scheduler, "Degraded"); is != "False" {
+				return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
+			}
+			return ""
+		})
+	})
+	run(t, "another host leads when the leader's program is gone", func(t *testing.T) {
+		h1.halt()
+		defer h1.start()
+		h1.kill(topology.Scheduler)
+		w := h1.write("led")
+		f.progress(w)
+		made, _ := w.end()
+		f.kept(made, f.hosts...)
+		f.await("a leader of scheduler on another host", func() string {
+			out, code := h1.ask("get", "pods", "-A")
+			if code != 0 {
+				return out
+			}
+			return ""
+		})
+	})
+	run(t, "programs run on when windlass host run ends, and are taken over", func(t *testing.T) {
+		before := h2.pids("")
+		h2.halt()
+		h2.start()
+		f.await("windlass host run", func() string {
+			if _, code := h2.ask("get", "clusteroperators"); code != 0 {
+				return "the gateway does not answer"
+			}
+			return ""
+		})
+		if after := h2.pids(""); !slices.Equal(before, after) {
+			t.Errorf("processes %v became %v", before, after)
+		}
+	})
+	run(t, "stop ends all programs", func(t *testing.T) {
+		out := h3.must("host", "stop", "--dir", h3.dir)
+		if left := h3.pids(""); len(left) > 0 {
+			t.Errorf("%s but %v run", out, left)
+		}
+		h3.run = nil
+	})
+}
+
+// ended reports whether a call failed in the moment in which the process that it had reached was killed: what it did is
+// not known, and it is not repeated.
+func ended(failure string) bool { return strings.Contains(failure, "what the call did is not known") }
+
+// run runs a part of a test that ends the test when it fails: the next ones need what it leaves.
+func run(t *testing.T, name string, part func(t *testing.T)) {
+	t.Helper()
+	if !t.Run(name, part) {
+		t.FailNow()
+	}
+}
+
+func TestSettingsOfAHostAreChecked(t *testing.T) {
+	bin, err := harness.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{t: t, bin: bin, dir: t.TempDir()}
+	for _, c := range []struct {
+		name string
+		args []string
+		says string
+	}{
+		{"no address", nil, "--address is required"},
+		{"an address of another host", []string{"--address", "192.0.2.1"}, "192.0.2.1 is not one of this host"},
+		{"every address", []string{"--address", "0.0.0.0"}, "must be an address of one host"},
+		{"a name", []string{"--address", "localhost"}, "must be an IP address"},
+		{"a bad host name", []string{"--address", "127.0.0.1", "--hostname", "A_B"}, `host name "A_B"`},
+		{"a short life", []string{"--address", "127.0.0.1", "--certificate-lifetime", "1s"}, "must be a minute or more"},
+	} {
+		out, code := h.cli(append([]string{"host", "init", "--dir", h.dir}, c.args...)...)
+		if code == 0 || !strings.Contains(out, c.says) {
+			t.Errorf("%s: exit code %d, %q; want %q", c.name, code, out, c.says)
+		}
+	}
+	if out, code := h.cli("host", "run", "--dir", h.dir); code == 0 ||
+		!strings.Contains(out, "this host is in no cluster") {
+		t.Errorf("run without a cluster: exit code %d, %q", code, out)
+	}
+}
