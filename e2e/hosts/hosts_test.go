@@ -289,4 +289,8 @@ func TestSettingsOfAHostAreChecked(t *testing.T) {
 		!strings.Contains(out, "this host is in no cluster") {
 		t.Errorf("run without a cluster: exit code %d, %q", code, out)
 	}
+	if out, code := h.cli("host", "check", "--address", "192.0.2.1", "--dir", h.dir); code != 1 ||
+		!strings.Contains(out, "address   FAIL") || !strings.Contains(out, "cannot carry a control plane") {
+		t.Errorf("check of a foreign address: exit code %d, %q", code, out)
+	}
 }

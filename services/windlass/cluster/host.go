@@ -125,3 +125,15 @@ func (c *Cluster) Programs() []string {
 	}
 	return out
 }
+
+// HostPorts returns the ports that the programs of a host open, its own member of etcd and the bootstrap member
+// included.
+func HostPorts() []int {
+	ports := []int{clientPort, peerPort, bootstrapClientPort, bootstrapPeerPort}
+	for _, s := range topology.AllServices() {
+		if s.Etcd != topology.NoEtcd {
+			ports = append(ports, s.Port, s.Port+topology.MetricsStep)
+		}
+	}
+	return ports
+}

@@ -30,7 +30,7 @@ func New(e *session.Env) *cobra.Command {
 A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`windlass host run`" + ` runs the programs of
 the host. Other hosts cannot join yet.`,
 	}
-	cmd.AddCommand(newInit(e), newRun(e), newStop(e))
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newStop(e))
 	return cmd
 }
 
