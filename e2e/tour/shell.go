@@ -95,6 +95,22 @@ func (t *tour) windlass(ctx context.Context, args ...string) (string, error) {
 	return out, nil
 }
 
+// fails runs a command line that must fail, prints it, and returns what it said.
+func (t *tour) fails(ctx context.Context, args ...string) (string, error) {
+	began := time.Now()
+	out, err := t.shell.output(ctx, "windlass", args...)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "", mismatch{{expected: "an error of " + t.shell.line("windlass", args...), seen: out}}
+	case !errors.As(err, &exit):
+		return "", err
+	}
+	t.command(t.shell.line("windlass", args...), time.Since(began), out)
+	_, said, _ := strings.Cut(err.Error(), exit.Error()+": ")
+	return said, nil
+}
+
 // ask runs a line of the shell with the settings that `windlass env` prints, prints it, and returns what it printed.
 func (t *tour) ask(ctx context.Context, line string) (string, error) {
 	began := time.Now()

@@ -41,7 +41,7 @@ func (t *tour) update(ctx context.Context) (err error) {
 	u := &upgrade{tour: t, versions: v, operators: o, created: time.Now()}
 	for _, part := range []func(context.Context, *updatev1.ClusterVersion) error{
 		u.offer, u.refuseTampered,
-		u.refuseForeign, u.follow, u.look, u.goBack, u.renew,
+		u.refuseForeign, u.follow, u.look, u.dropAndGoBack, u.renew,
 	} {
 		if err := part(ctx, before); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (t *tour) update(ctx context.Context) (err error) {
 	t.paragraph(
 		`The graph recommended one update and knew risks of three others. Whatever was not what it said it was, or not signed by a key that is trusted, was refused and changed nothing. `+
 			`The update to %s was completed after %.1f s; outside of the work of its operators and nodes it took %.1f s. The nodes, one of a pool after the other, had the `+
-			`machine configuration that came with it after %.1f s. A later release brought more, and all of that went on the way back. Then a release brought Windlass itself.`, v.next, u.took.Seconds(), u.own.Seconds(),
+			`machine configuration that came with it after %.1f s. A later release dropped something and brought more: what it dropped was removed, and what it brought was removed on the way back. Then a release brought Windlass itself.`, v.next, u.took.Seconds(), u.own.Seconds(),
 		u.rolled.Seconds())
 	return u.restore(ctx, before)
 }

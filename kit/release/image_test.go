@@ -286,6 +286,29 @@ func TestWhatWasChangedIsRefused(t *testing.T) {
 	}
 }
 
+// A change anywhere in a layer is found by its digest, also where it makes the archive unreadable.
+func TestAChangedLayerIsFoundByItsDigest(t *testing.T) {
+	store := t.TempDir()
+	digest, err := New(store, build(t, map[string]string{"a.yaml": object("a"), "b.yaml": object("b")}))
+	check(t, err)
+	image, err := Open(t.Context(), "release@"+digest, Places{Layouts: []string{store}})
+	check(t, err)
+	layer := must(must(image.image.Layers())[0].Digest())
+	blob := filepath.Join(store, "blobs", layer.Algorithm, layer.Hex)
+	good, err := os.ReadFile(blob)
+	check(t, err)
+	for at := 0; at < len(good); at += 32 {
+		bad := bytes.Clone(good)
+		bad[at] ^= 1
+		check(t, os.WriteFile(blob, bad, 0o600))
+		image, err := Open(t.Context(), "release@"+digest, Places{Layouts: []string{store}})
+		if err == nil {
+			_, err = Load(image)
+		}
+		says(t, err, "layer 0: it has digest ")
+	}
+}
+
 // put is an entry of an archive.
 type put struct {
 	name, content string

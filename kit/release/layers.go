@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"errors"
@@ -179,7 +180,8 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readLayer has read take in the archive of a layer, and compares the layer with its digest.
+// readLayer has read take in the archive of a layer, and compares the layer with its digest. If a layer that was
+// changed cannot be read, the error is that of the digest.
 func (v *volume) readLayer(l v1.Layer, read func(*tar.Reader) error) error {
 	want, err := l.Digest()
 	if err != nil {
@@ -192,6 +194,15 @@ func (v *volume) readLayer(l v1.Layer, read func(*tar.Reader) error) error {
 	defer packed.Close()
 	sum := sha256.New()
 	stream := bufio.NewReader(io.TeeReader(counted{packed, &v.packed, v.most.packed, errPacked}, sum))
+	bad := v.readPacked(stream, read)
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		return cmp.Or(bad, err)
+	}
+	return cmp.Or(sameSum(sum, want), bad)
+}
+
+// readPacked has read take in an archive that may be packed. What follows the archive counts too for the limits.
+func (v *volume) readPacked(stream *bufio.Reader, read func(*tar.Reader) error) error {
 	plain, err := unpacked(stream)
 	if err != nil {
 		return err
@@ -200,13 +211,8 @@ func (v *volume) readLayer(l v1.Layer, read func(*tar.Reader) error) error {
 	if err := read(tar.NewReader(plain)); err != nil {
 		return err
 	}
-	// What follows the archive counts too: for the limits, and for the digest.
-	for _, rest := range []io.Reader{plain, stream} {
-		if _, err := io.Copy(io.Discard, rest); err != nil {
-			return err
-		}
-	}
-	return sameSum(sum, want)
+	_, err = io.Copy(io.Discard, plain)
+	return err
 }
 
 // unpacked takes gzip off a stream if it is there.

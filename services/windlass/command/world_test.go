@@ -151,7 +151,7 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	kind[*machinev1.Infrastructure](t, srv, &machinev1.InfrastructureService_ServiceDesc, nil)
 	w.nodes = kind[*nodev1.Node](t, srv, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{})
 	kind[*configv1.MachineConfig](t, srv, &configv1.MachineConfigService_ServiceDesc,
-		configv1.UnimplementedMachineConfigServiceServer{})
+		renderings{})
 	kind[*configv1.MachineConfigPool](t, srv, &configv1.MachineConfigPoolService_ServiceDesc,
 		configv1.UnimplementedMachineConfigPoolServiceServer{})
 	kind[*nodev1.Drain](t, srv, &nodev1.DrainService_ServiceDesc, nodev1.UnimplementedDrainServiceServer{})
@@ -162,6 +162,7 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	w.serveWorkloads(t, srv)
 	w.serveCustom(t, srv)
 	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc, evaluations{})
+	kind[*updatev1.Release](t, srv, &updatev1.ReleaseService_ServiceDesc, drafts{})
 	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)
 	check(t, w.recorder.Register(srv))
 	runs(t, w.recorder.Run)
@@ -209,6 +210,50 @@ func (evaluations) EvaluateClusterVersion(_ context.Context, r *updatev1.Evaluat
 		}
 	}
 	return out, nil
+}
+
+// drafts answers what a release applies with what the request says that it is planned for.
+type drafts struct {
+	updatev1.UnimplementedReleaseServiceServer
+}
+
+func (drafts) PlanRelease(_ context.Context, r *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse, error) {
+	const file = "a.yaml"
+	out := &updatev1.PlanReleaseResponse{
+		Mode: "Updating", Steps: []*updatev1.PlanReleaseResponse_Step{
+			{Chains: []*updatev1.PlanReleaseResponse_Chain{{Manifests: []string{file}}}},
+		},
+		RemovalCount: proto.Int32(int32(len(r.GetInventory()))),
+	}
+	for _, o := range r.GetOverrides() {
+		out.Manifests = append(out.Manifests, &updatev1.ReleaseManifest{
+			File: file, Unmanaged: o.GetUnmanaged(),
+			Object: &metav1.ObjectReference{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()},
+		})
+	}
+	for _, name := range append([]string{r.GetCapabilities().GetBaselineCapabilitySet()},
+		r.GetCapabilities().GetAdditionalEnabledCapabilities()...) {
+		out.Manifests = append(out.Manifests, &updatev1.ReleaseManifest{
+			File: file, Excluded: "capability " + name, Object: &metav1.ObjectReference{Kind: "Job", Name: "x"},
+		})
+	}
+	for _, o := range r.GetInventory() {
+		out.Removals = append(out.Removals, &updatev1.ReleaseLeftover{Object: o})
+	}
+	return out, nil
+}
+
+// renderings answers what a pool gets with what the request says that it is and its nodes have.
+type renderings struct {
+	configv1.UnimplementedMachineConfigServiceServer
+}
+
+func (renderings) RenderMachineConfig(_ context.Context, r *configv1.RenderMachineConfigRequest) (
+	*configv1.RenderMachineConfigResponse, error,
+) {
+	return &configv1.RenderMachineConfigResponse{
+		MachineConfig: r.GetBefore(), Sources: []string{r.GetPoolName() + r.GetPool().GetMetadata().GetName()},
+	}, nil
 }
 
 func validator(t *testing.T) protovalidate.Validator {

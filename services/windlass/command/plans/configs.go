@@ -11,6 +11,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/input"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
 	"github.com/windlass-dev/windlass/services/windlass/table"
@@ -18,15 +19,16 @@ import (
 
 func newConfig(e *session.Env) *cobra.Command {
 	f := &flags{}
-	cmd := command(e, "machineconfig POOL [-f FILE]",
+	var b before
+	cmd := command(e, "machineconfig (POOL | [POOL] -f FILE)",
 		"Show what the configurations of a pool make together, and what that requires of its nodes", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
-			if len(args) == 0 {
-				return errors.New("specify a pool")
+			if b.file == "-" && slices.Contains(f.Names, "-") {
+				return errors.New("only one of -f and --before-file can be -")
 			}
-			req := &configv1.RenderMachineConfigRequest{PoolName: args[0]}
+			req := &configv1.RenderMachineConfigRequest{PoolName: strings.Join(args, "")}
 			if len(f.Names) > 0 {
-				g, err := readGiven(e, f, "MachineConfig", "MachineConfiguration")
+				g, err := readGiven(e, f, "MachineConfig", "MachineConfiguration", "MachineConfigPool")
 				if err != nil {
 					return err
 				}
@@ -34,11 +36,18 @@ func newConfig(e *session.Env) *cobra.Command {
 					return err
 				}
 			}
+			if req.GetPoolName() == "" && req.GetPool() == nil {
+				return errors.New("specify a pool")
+			}
+			var err error
+			if req.Before, err = b.read(ctx, e, c); err != nil {
+				return err
+			}
 			resp, err := configv1.NewMachineConfigServiceClient(c.Conn()).RenderMachineConfig(ctx, req)
 			if err != nil {
 				return err
 			}
-			err = answerWhole(e, f, resp, func(p *planText) { p.config(args[0], resp) })
+			err = answerWhole(e, f, resp, func(p *planText) { p.config(req, resp) })
 			if err == nil && resp.Reconcilable != nil && !resp.GetReconcilable() {
 				err = errors.New("the pool would not get this configuration")
 			}
@@ -47,14 +56,60 @@ func newConfig(e *session.Env) *cobra.Command {
 	cmd.Long = cmd.Short + `.
 
 A file contains MachineConfigs, which are added to those of the cluster or replace those of the same
-name, or the MachineConfiguration "cluster" with the node disruption policies to plan by.`
+name, the MachineConfiguration "cluster" with the node disruption policies to plan by, or a pool to
+plan for instead of that of the cluster.
+
+The changes are those from the present configuration of the pool. --before plans them from another
+configuration of the cluster, such as one that a node still has, and --before-file from one that does
+not have to exist.`
+	cmd.Example = `  windlass plan machineconfig worker -f config.yaml
+  windlass plan machineconfig worker --before rendered-worker-a10fafc4280134c9d89ca88a414fe47c
+  windlass plan machineconfig worker --before-file before.yaml`
+	cmd.Flags().StringVar(&b.name, "before", "",
+		"name of the MachineConfig that nodes have before, instead of the present one of the pool")
+	cmd.Flags().StringVar(&b.file, "before-file", "", "file or - with the MachineConfig that nodes have before")
+	cmd.MarkFlagsMutuallyExclusive("before", "before-file")
+	// It fails only for an unknown flag.
+	_ = cmd.RegisterFlagCompletionFunc("before", target.CompleteNames(e, "machineconfig"))
 	cmd.ValidArgsFunction = target.CompleteNames(e, "machineconfigpool")
 	cmd.Aliases = []string{"mc", "machineconfigs"}
 	return cmd
 }
 
+// before names the configuration that nodes have before a change: one of the cluster, or one in a file.
+type before struct{ name, file string }
+
+// read returns the configuration; nil if none is named.
+func (b before) read(ctx context.Context, e *session.Env, c *client.Client) (*configv1.MachineConfig, error) {
+	switch {
+	case b.name != "":
+		return configv1.NewMachineConfigServiceClient(c.Conn()).GetMachineConfig(ctx,
+			&configv1.GetMachineConfigRequest{Name: b.name})
+	case b.file == "":
+		return nil, nil
+	}
+	g, err := readGiven(e, &flags{Files: input.Files{Names: []string{b.file}}}, "MachineConfig")
+	if err != nil {
+		return nil, fmt.Errorf("--before-file: %w", err)
+	}
+	if len(g) != 1 {
+		return nil, fmt.Errorf("--before-file: %s must contain one MachineConfig, not %d", b.file, len(g))
+	}
+	return first[*configv1.MachineConfig](g), nil
+}
+
 // configs sets what a request renders as if the objects were applied.
 func (g given) configs(ctx context.Context, c *client.Client, req *configv1.RenderMachineConfigRequest) error {
+	pools := all[*configv1.MachineConfigPool](g)
+	if len(pools) > 1 {
+		return fmt.Errorf("the file must contain at most one MachineConfigPool, not %d", len(pools))
+	}
+	for _, pool := range pools {
+		if name := pool.GetMetadata().GetName(); req.GetPoolName() != "" && req.GetPoolName() != name {
+			return fmt.Errorf("the pool in the file is %q, not %q", name, req.GetPoolName())
+		}
+		req.Pool, req.PoolName = pool, ""
+	}
 	given := all[*configv1.MachineConfiguration](g)
 	if len(given) > 1 {
 		return fmt.Errorf("there is one MachineConfiguration in a cluster, not %d", len(given))
@@ -108,9 +163,16 @@ func named(configs []*configv1.MachineConfig, other *configv1.MachineConfig) boo
 	})
 }
 
-func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) {
+func (p *planText) config(req *configv1.RenderMachineConfigRequest, r *configv1.RenderMachineConfigResponse) {
+	pool := req.GetPoolName()
+	if req.GetPool() != nil {
+		pool = req.GetPool().GetMetadata().GetName()
+	}
 	p.printf("Pool:    %s\nConfig:  %s\nSources: %s\n", pool, r.GetMachineConfig().GetMetadata().GetName(),
 		table.OrNone(strings.Join(r.GetSources(), ", ")))
+	if req.GetBefore() != nil {
+		p.printf("Before:  %s\n", table.OrNone(req.GetBefore().GetMetadata().GetName()))
+	}
 	if r.GetHeld() != "" {
 		p.printf("Held:    %s\n", r.GetHeld())
 	}
@@ -121,7 +183,11 @@ func (p *planText) config(pool string, r *configv1.RenderMachineConfigResponse) 
 		}
 	}
 	if len(r.GetChanges()) == 0 {
-		p.printf("\nNothing changes: this is what the nodes of the pool have, or get.\n")
+		why := "this is what the nodes of the pool have, or get"
+		if req.GetBefore() != nil {
+			why = "this is what the nodes have before"
+		}
+		p.printf("\nNothing changes: %s.\n", why)
 		return
 	}
 	p.printf("Action:  %s", r.GetAction())

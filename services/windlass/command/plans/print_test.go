@@ -35,7 +35,7 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 		},
 		{
 			"a configuration that spares a restart", func(p *planText) {
-				p.config("worker", &configv1.RenderMachineConfigResponse{
+				p.config(&configv1.RenderMachineConfigRequest{PoolName: "worker"}, &configv1.RenderMachineConfigResponse{
 					MachineConfig: &configv1.MachineConfig{Metadata: &metav1.ObjectMeta{Name: "rendered-worker-1"}},
 					Sources:       []string{"a", "b"}, Action: "Restart", ActionReason: "file changed",
 					Changes: []*configv1.RenderMachineConfigResponse_Change{{
@@ -49,8 +49,20 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 				"file     changed   Restart   reload x.service, restart y.service   <none>\n",
 		},
 		{
-			"a configuration that is there", func(p *planText) { p.config("worker", &configv1.RenderMachineConfigResponse{}) },
+			"a configuration that is there", func(p *planText) {
+				p.config(&configv1.RenderMachineConfigRequest{PoolName: "worker"}, &configv1.RenderMachineConfigResponse{})
+			},
 			"Pool:    worker\nConfig:  \nSources: <none>\n\nNothing changes: this is what the nodes of the pool have, or get.\n",
+		},
+		{
+			"a configuration of a given pool that nodes have before", func(p *planText) {
+				p.config(&configv1.RenderMachineConfigRequest{
+					Pool:   &configv1.MachineConfigPool{Metadata: &metav1.ObjectMeta{Name: "storage"}},
+					Before: &configv1.MachineConfig{Metadata: &metav1.ObjectMeta{Name: "rendered-storage-1"}},
+				}, &configv1.RenderMachineConfigResponse{})
+			},
+			"Pool:    storage\nConfig:  \nSources: <none>\nBefore:  rendered-storage-1\n\n" +
+				"Nothing changes: this is what the nodes have before.\n",
 		},
 		{
 			"a set that grows and adopts", func(p *planText) {

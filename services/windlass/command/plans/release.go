@@ -2,10 +2,7 @@ package plans
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,24 +17,15 @@ import (
 
 func newRelease(e *session.Env) *cobra.Command {
 	f := &flags{}
-	req := &updatev1.PlanReleaseRequest{}
-	var names, dir string
-	cmd := command(e, "release (NAME | --from-dir DIR | --manifests FILE)",
+	q := &releaseQuestion{flags: f}
+	cmd := command(e, "release (NAME | --from-dir DIR [-f FILE] | --manifests FILE)",
 		"Show the manifests of a release, who serves them, and the order in which they are applied", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
-			if len(f.Names) > 0 {
-				return errors.New("specify the manifests with --from-dir DIR, or their names with --manifests FILE, not -f")
+			if err := q.check(args); err != nil {
+				return err
 			}
-			given := 0
-			for _, is := range []bool{len(args) == 1, names != "", dir != ""} {
-				if is {
-					given++
-				}
-			}
-			if given != 1 {
-				return errors.New("specify a release, or its manifests with --from-dir DIR, or their names with --manifests FILE")
-			}
-			if err := releaseRequest(ctx, c, req, args, names, dir); err != nil {
+			req, err := q.request(ctx, e, c, args)
+			if err != nil {
 				return err
 			}
 			resp, err := updatev1.NewReleaseServiceClient(c.Conn()).PlanRelease(ctx, req)
@@ -46,80 +34,40 @@ func newRelease(e *session.Env) *cobra.Command {
 			}
 			return answerWhole(e, f, resp, func(p *planText) { p.release(resp) })
 		})
-	cmd.Flags().StringVar(&names, "manifests", "", "file with the names of manifests, one per line")
-	cmd.Flags().StringVar(&dir, "from-dir", "", "directory with the manifests of a release that is not built yet")
-	cmd.Flags().StringSliceVar(&req.Jobs, "job", nil, "with --manifests: manifest that holds a job; can be repeated")
-	cmd.Flags().StringVar(&req.Mode, "mode", "", "Updating (the default), Initializing or Reconciling")
-	cmd.Flags().StringVar(&req.Version, "version", "", "with --from-dir: version of the release")
-	cmd.Flags().BoolVar(&req.Removals, "removals", false,
+	cmd.Long = cmd.Short + `.
+
+With --from-dir, the manifests are planned for the cluster: by the capabilities and overrides of its
+ClusterVersion, and with --removals by the inventory of its present release. With -f they are planned
+for the objects of a file instead, and for nothing of the cluster: a ClusterVersion, of which
+spec.capabilities and spec.overrides count, and a Release, of which status.inventory counts.
+--baseline-capability-set, --additional-enabled-capabilities and --override each replace what the
+ClusterVersion has.`
+	cmd.Example = `  windlass plan release 1.1.0-1f2e3d4c5b6a --removals
+  windlass plan release --from-dir manifests/ --version 1.2.0 --removals
+  windlass plan release --from-dir manifests/ --baseline-capability-set None --additional-enabled-capabilities Console
+  windlass plan release --from-dir manifests/ --override deployment/beacon -n windlass-beacon
+  windlass get clusterversion version -o yaml > version.yaml
+  windlass get release 1.1.0-1f2e3d4c5b6a -o yaml > release.yaml
+  windlass plan release --from-dir manifests/ --version 1.2.0 --removals -f version.yaml,release.yaml`
+	cmd.Flags().StringVar(&q.names, "manifests", "", "file with the names of manifests, one per line")
+	cmd.Flags().StringVar(&q.dir, "from-dir", "", "directory with the manifests of a release that is not built yet")
+	cmd.Flags().StringSliceVar(&q.jobs, "job", nil, "with --manifests: manifest that holds a job; can be repeated")
+	cmd.Flags().StringVar(&q.mode, "mode", "", "Updating (the default), Initializing or Reconciling")
+	cmd.Flags().StringVar(&q.version, "version", "", "with --from-dir: version of the release")
+	cmd.Flags().BoolVar(&q.removals, "removals", false,
 		"also show what the update would remove: the objects of the inventory of the cluster that the release lacks")
+	cmd.Flags().StringVar(&q.baseline, "baseline-capability-set", "",
+		"with --from-dir: None or vCurrent, instead of the set in spec.capabilities")
+	cmd.Flags().StringSliceVar(&q.additional, "additional-enabled-capabilities", nil,
+		"with --from-dir: names of capabilities, instead of those in spec.capabilities")
+	cmd.Flags().StringArrayVar(&q.overrides, "override", nil,
+		"with --from-dir: TYPE/NAME of an object to leave alone, in the namespace of -n, instead of those in "+
+			"spec.overrides; can be repeated")
+	cmd.Flags().Lookup(
+		"filename").Usage = "with --from-dir: file or - with a ClusterVersion and a Release to plan for, instead of those of the cluster"
 	cmd.ValidArgsFunction = target.CompleteNames(e, "release")
 	cmd.Aliases = []string{"releases"}
 	return cmd
-}
-
-// releaseRequest sets which release a request is about. The inventory of the cluster goes along with files, which are
-// compared with nothing else.
-func releaseRequest(ctx context.Context, c *client.Client, req *updatev1.PlanReleaseRequest, args []string,
-	names, dir string,
-) error {
-	switch {
-	case names != "":
-		text, err := os.ReadFile(names)
-		if err != nil {
-			return err
-		}
-		req.Manifests = strings.Fields(string(text))
-		return nil
-	case dir == "":
-		req.Name = args[0]
-		return nil
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		switch filepath.Ext(entry.Name()) {
-		case ".yaml", ".yml", ".json":
-		default:
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			return err
-		}
-		req.Files = append(req.Files, &updatev1.PlanReleaseRequest_File{Name: entry.Name(), Content: content})
-	}
-	if len(req.GetFiles()) == 0 {
-		return fmt.Errorf("%s: there are no files that end with .yaml, .yml or .json", dir)
-	}
-	return ofCluster(ctx, c, req)
-}
-
-// ofCluster sets what the cluster applies of the files: its capabilities, what it leaves alone, and what its releases
-// have brought.
-func ofCluster(ctx context.Context, c *client.Client, req *updatev1.PlanReleaseRequest) error {
-	cv, err := updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx,
-		&updatev1.GetClusterVersionRequest{})
-	if err != nil {
-		return err
-	}
-	req.Capabilities, req.Overrides = cv.GetSpec().GetCapabilities(), cv.GetSpec().GetOverrides()
-	if !req.GetRemovals() {
-		return nil
-	}
-	releases, err := updatev1.NewReleaseServiceClient(c.Conn()).ListReleases(ctx, &updatev1.ListReleasesRequest{})
-	if err != nil {
-		return err
-	}
-	for _, r := range releases.GetItems() {
-		if image := cv.GetStatus().GetDesired().GetImage(); image != "" && r.GetSpec().GetImage() == image {
-			req.Inventory = r.GetStatus().GetInventory()
-			return nil
-		}
-	}
-	return errors.New("the cluster has no release, and so no inventory to compare with")
 }
 
 func (p *planText) release(r *updatev1.PlanReleaseResponse) {

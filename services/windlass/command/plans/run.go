@@ -18,11 +18,15 @@ import (
 )
 
 // planRun shows how far the pass over the manifests of a release is. release is the file with the manifests of given
-// objects; it may be empty.
-func planRun(ctx context.Context, e *session.Env, f *flags, c *client.Client, release string) error {
+// objects, and now the time to plan them for; they may be empty.
+func planRun(ctx context.Context, e *session.Env, f *flags, c *client.Client, release, now string) error {
 	req := &updatev1.PlanClusterVersionRunRequest{}
-	if release != "" && len(f.Names) == 0 {
-		return errors.New("--release is only allowed together with --run and -f")
+	if err := onlyGiven(release, now, len(f.Names) > 0); err != nil {
+		return err
+	}
+	var err error
+	if req.Now, err = planTime(now); err != nil {
+		return err
 	}
 	if len(f.Names) > 0 {
 		g, err := readGiven(e, f, "ClusterVersion", "ClusterOperator")
@@ -54,7 +58,22 @@ func planRun(ctx context.Context, e *session.Env, f *flags, c *client.Client, re
 	if err != nil {
 		return err
 	}
-	return answerWhole(e, f, resp, func(p *planText) { p.run(resp, time.Now()) })
+	at := time.Now()
+	if req.GetNow() != nil {
+		at = req.GetNow().AsTime()
+	}
+	return answerWhole(e, f, resp, func(p *planText) { p.run(resp, at) })
+}
+
+// onlyGiven returns an error if flags about given objects are used without these.
+func onlyGiven(release, now string, given bool) error {
+	switch {
+	case release != "" && !given:
+		return errors.New("--release is only allowed together with --run and -f")
+	case now != "" && !given:
+		return errors.New("--now is only allowed together with --run and -f")
+	}
+	return nil
 }
 
 // run prints how far a pass is at now: where it is, each manifest, and what is waited for.

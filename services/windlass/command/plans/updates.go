@@ -24,17 +24,17 @@ import (
 
 func newClusterVersion(e *session.Env) *cobra.Command {
 	f := &flags{}
-	var graph, release string
+	var graph, release, now string
 	var run bool
 	req := &updatev1.EvaluateClusterVersionRequest{}
 	cmd := command(e, "clusterversion [--graph FILE] [--version VERSION] | clusterversion --run [-f FILE]",
 		"Show which updates a graph offers for a version, and their risks; or how far the present update is", f, 0,
 		func(ctx context.Context, c *client.Client, _ []string) error {
 			if run {
-				return planRun(ctx, e, f, c, release)
+				return planRun(ctx, e, f, c, release, now)
 			}
-			if release != "" {
-				return errors.New("--release is only allowed together with --run and -f")
+			if err := onlyGiven(release, now, false); err != nil {
+				return err
 			}
 			if len(f.Names) > 0 {
 				return errors.New("specify the graph with --graph FILE, not -f")
@@ -72,6 +72,7 @@ func newClusterVersion(e *session.Env) *cobra.Command {
 		"show how far the present pass over the manifests of the release is, what each waits for, and what comes next")
 	cmd.Flags().StringVar(&release, "release", "",
 		"with --run and -f: file with the manifests, as printed by windlass plan release -o json")
+	cmd.Flags().StringVar(&now, "now", "", "with --run and -f: time to plan for, such as 2026-11-21T12:00:00Z")
 	for _, other := range []string{
 		"graph", "version", "channel", "why-not", "path-to", "risk", "arch", "accept", "query",
 	} {

@@ -157,7 +157,7 @@ Names without a run level and component:
 		},
 		{
 			"a configuration that nodes cannot be brought to", func(p *planText) {
-				p.config("worker", &configv1.RenderMachineConfigResponse{
+				p.config(&configv1.RenderMachineConfigRequest{PoolName: "worker"}, &configv1.RenderMachineConfigResponse{
 					MachineConfig: &configv1.MachineConfig{Metadata: &metav1.ObjectMeta{Name: "r"}}, Action: "Reboot",
 					Reconcilable: proto.Bool(false), UnreconcilableReasons: []string{"no driver changes kernel arguments"},
 					Changes: []*configv1.RenderMachineConfigResponse_Change{{
