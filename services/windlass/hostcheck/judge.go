@@ -11,11 +11,10 @@ import (
 // Verdict is the result of one check.
 type Verdict string
 
-// Verdicts.
 const (
-	OK   Verdict = "OK"
-	Warn Verdict = "WARN" // the host can be used, with the consequence that the message names
-	Fail Verdict = "FAIL" // the host cannot be used
+	pass Verdict = "OK"
+	warn Verdict = "WARN" // the host can be used, with the consequence that the message names
+	fail Verdict = "FAIL" // the host cannot be used
 )
 
 // Result is what one check found.
@@ -60,110 +59,110 @@ func Judge(f Facts) []Result {
 
 // Usable reports whether no check failed.
 func Usable(list []Result) bool {
-	return !slices.ContainsFunc(list, func(r Result) bool { return r.Verdict == Fail })
+	return !slices.ContainsFunc(list, func(r Result) bool { return r.Verdict == fail })
 }
 
 func address(f Facts) Result {
 	if f.Local != nil {
-		return Result{"address", Fail, f.Local.Error()}
+		return Result{"address", fail, f.Local.Error()}
 	}
-	return Result{"address", OK, f.Address + " is an address of this host"}
+	return Result{"address", pass, f.Address + " is an address of this host"}
 }
 
 func ports(f Facts) Result {
 	switch {
 	case f.Local != nil:
-		return Result{"ports", Fail, "not checked: the address is not one of this host"}
+		return Result{"ports", fail, "not checked: the address is not one of this host"}
 	case len(f.Taken) == 0:
-		return Result{"ports", OK, "all are free"}
+		return Result{"ports", pass, "all are free"}
 	case f.Own:
-		return Result{"ports", OK, fmt.Sprintf("%d are in use, on a host that is in a cluster already", len(f.Taken))}
+		return Result{"ports", pass, fmt.Sprintf("%d are in use, on a host that is in a cluster already", len(f.Taken))}
 	}
 	var list []string
 	for port := range f.Taken {
 		list = append(list, fmt.Sprint(port))
 	}
 	slices.Sort(list)
-	return Result{"ports", Fail, "in use: " + strings.Join(list, ", ")}
+	return Result{"ports", fail, "in use: " + strings.Join(list, ", ")}
 }
 
 func disk(f Facts) Result {
 	text := fmt.Sprintf("%.1f GiB free", float64(f.Free)/(1<<30))
 	switch {
 	case f.DiskErr != nil:
-		return Result{"disk", Fail, f.DiskErr.Error()}
+		return Result{"disk", fail, f.DiskErr.Error()}
 	case f.Free < leastFree:
-		return Result{"disk", Fail, text + ", 1 GiB is needed: etcd's database, its snapshots, logs"}
+		return Result{"disk", fail, text + ", 1 GiB is needed: etcd's database, its snapshots, logs"}
 	case f.Free < lowFree:
-		return Result{"disk", Warn, text + ", 8 GiB are advised: etcd's database may take 2 GiB, and each snapshot as much"}
+		return Result{"disk", warn, text + ", 8 GiB are advised: etcd's database may take 2 GiB, and each snapshot as much"}
 	}
-	return Result{"disk", OK, text}
+	return Result{"disk", pass, text}
 }
 
 func syncs(f Facts) Result {
 	if f.DiskErr != nil || len(f.Syncs) == 0 {
-		return Result{"fsync", Fail, "not measured: the disk cannot be written"}
+		return Result{"fsync", fail, "not measured: the disk cannot be written"}
 	}
 	sorted := slices.Sorted(slices.Values(f.Syncs))
 	slow := sorted[(len(sorted)*99+99)/100-1]
 	text := fmt.Sprintf("99 %% of %d synced writes took %s or less", len(sorted), slow.Round(10*time.Microsecond))
 	switch {
 	case slow > tooSlowSync:
-		return Result{"fsync", Fail, text + ", more than 100 ms: etcd's leader would change again and again"}
+		return Result{"fsync", fail, text + ", more than 100 ms: etcd's leader would change again and again"}
 	case slow > slowSync:
-		return Result{"fsync", Warn, text + ", more than 10 ms: each write of the cluster waits for it"}
+		return Result{"fsync", warn, text + ", more than 10 ms: each write of the cluster waits for it"}
 	}
-	return Result{"fsync", OK, text}
+	return Result{"fsync", pass, text}
 }
 
 func clock(f Facts) Result {
 	switch {
 	case f.ClockErr != nil:
-		return Result{"clock", Warn, "not known whether it is synchronized: " + f.ClockErr.Error()}
+		return Result{"clock", warn, "not known whether it is synchronized: " + f.ClockErr.Error()}
 	case !f.Synced:
 		return Result{
-			"clock", Warn,
+			"clock", warn,
 			"not synchronized: certificates and times of events depend on it; run chrony or systemd-timesyncd",
 		}
 	}
-	return Result{"clock", OK, "synchronized"}
+	return Result{"clock", pass, "synchronized"}
 }
 
 func memory(f Facts) Result {
 	text := fmt.Sprintf("%.1f GiB", float64(f.Memory)/(1<<30))
 	switch {
 	case f.Memory < leastMemory:
-		return Result{"memory", Fail, text + ", 0.5 GiB are needed: the programs take that much when idle"}
+		return Result{"memory", fail, text + ", 0.5 GiB are needed: the programs take that much when idle"}
 	case f.Memory < lowMemory:
-		return Result{"memory", Warn, text + ", 2 GiB are advised"}
+		return Result{"memory", warn, text + ", 2 GiB are advised"}
 	}
-	return Result{"memory", OK, text}
+	return Result{"memory", pass, text}
 }
 
 func files(f Facts) Result {
 	text := fmt.Sprintf("a process may open %d", f.Files)
 	switch {
 	case f.Files < leastFiles:
-		return Result{"files", Fail, text + ", 1024 are needed (ulimit -n)"}
+		return Result{"files", fail, text + ", 1024 are needed (ulimit -n)"}
 	case f.Files < lowFiles:
-		return Result{"files", Warn, text + ", 16384 are advised: the gateway takes a quarter of them for strangers"}
+		return Result{"files", warn, text + ", 16384 are advised: the gateway takes a quarter of them for strangers"}
 	}
-	return Result{"files", OK, text}
+	return Result{"files", pass, text}
 }
 
 func user(f Facts) Result {
 	if !f.Root {
 		return Result{
-			"user", Warn,
+			"user", warn,
 			"not root: pods run as the user of the programs, who can read the cluster's keys",
 		}
 	}
-	return Result{"user", OK, "root"}
+	return Result{"user", pass, "root"}
 }
 
 func groups(f Facts) Result {
 	if !f.Cgroups {
-		return Result{"cgroups", Warn, "no control groups can be made: limits of pods are not in force"}
+		return Result{"cgroups", warn, "no control groups can be made: limits of pods are not in force"}
 	}
-	return Result{"cgroups", OK, "control groups can be made"}
+	return Result{"cgroups", pass, "control groups can be made"}
 }

@@ -18,7 +18,8 @@ func good() Facts {
 }
 
 func TestAHostIsJudged(t *testing.T) {
-	if list := Judge(good()); !Usable(list) || slices.ContainsFunc(list, func(r Result) bool { return r.Verdict != OK }) {
+	if list := Judge(good()); !Usable(list) ||
+		slices.ContainsFunc(list, func(r Result) bool { return r.Verdict != pass }) {
 		t.Errorf("a good host: %+v", list)
 	}
 	for _, c := range []struct {
@@ -30,38 +31,38 @@ func TestAHostIsJudged(t *testing.T) {
 	}{
 		{
 			"a foreign address", func(f *Facts) { f.Local = errors.New("192.0.2.1 is not an address of this host") }, "address",
-			Fail, "not an address of this host",
+			fail, "not an address of this host",
 		},
-		{"a taken port", func(f *Facts) { f.Taken = map[int]string{6443: "in use"} }, "ports", Fail, "in use: 6443"},
+		{"a taken port", func(f *Facts) { f.Taken = map[int]string{6443: "in use"} }, "ports", fail, "in use: 6443"},
 		{
-			"own ports", func(f *Facts) { f.Own, f.Taken = true, map[int]string{6443: "in use"} }, "ports", OK,
+			"own ports", func(f *Facts) { f.Own, f.Taken = true, map[int]string{6443: "in use"} }, "ports", pass,
 			"in a cluster already",
 		},
-		{"a full disk", func(f *Facts) { f.Free = 900 << 20 }, "disk", Fail, "0.9 GiB free, 1 GiB is needed"},
-		{"a small disk", func(f *Facts) { f.Free = 2 << 30 }, "disk", Warn, "2.0 GiB free, 8 GiB are advised"},
+		{"a full disk", func(f *Facts) { f.Free = 900 << 20 }, "disk", fail, "0.9 GiB free, 1 GiB is needed"},
+		{"a small disk", func(f *Facts) { f.Free = 2 << 30 }, "disk", warn, "2.0 GiB free, 8 GiB are advised"},
 		{
-			"a read-only disk", func(f *Facts) { f.DiskErr, f.Syncs = errors.New("read-only file system"), nil }, "disk", Fail,
+			"a read-only disk", func(f *Facts) { f.DiskErr, f.Syncs = errors.New("read-only file system"), nil }, "disk", fail,
 			"read-only file system",
 		},
 		{
 			"a disk that was not measured", func(f *Facts) { f.DiskErr, f.Syncs = errors.New("read-only file system"), nil },
-			"fsync", Fail, "not measured",
+			"fsync", fail, "not measured",
 		},
 		{
-			"a slow disk", func(f *Facts) { f.Syncs = slow(12 * time.Millisecond) }, "fsync", Warn,
+			"a slow disk", func(f *Facts) { f.Syncs = slow(12 * time.Millisecond) }, "fsync", warn,
 			"99 % of 100 synced writes took 12ms or less, more than 10 ms",
 		},
-		{"a very slow disk", func(f *Facts) { f.Syncs = slow(110 * time.Millisecond) }, "fsync", Fail, "more than 100 ms"},
+		{"a very slow disk", func(f *Facts) { f.Syncs = slow(110 * time.Millisecond) }, "fsync", fail, "more than 100 ms"},
 		{
-			"one slow write", func(f *Facts) { f.Syncs = append(slow(time.Millisecond), time.Second)[1:] }, "fsync", OK,
+			"one slow write", func(f *Facts) { f.Syncs = append(slow(time.Millisecond), time.Second)[1:] }, "fsync", pass,
 			"took 1ms or less",
 		},
-		{"an unsynchronized clock", func(f *Facts) { f.Synced = false }, "clock", Warn, "not synchronized"},
-		{"little memory", func(f *Facts) { f.Memory = 1 << 30 }, "memory", Warn, "1.0 GiB, 2 GiB are advised"},
-		{"no memory", func(f *Facts) { f.Memory = 256 << 20 }, "memory", Fail, "0.2 GiB, 0.5 GiB are needed"},
-		{"few files", func(f *Facts) { f.Files = 4096 }, "files", Warn, "4096"},
-		{"not root", func(f *Facts) { f.Root = false }, "user", Warn, "not root"},
-		{"no control groups", func(f *Facts) { f.Cgroups = false }, "cgroups", Warn, "limits of pods are not in force"},
+		{"an unsynchronized clock", func(f *Facts) { f.Synced = false }, "clock", warn, "not synchronized"},
+		{"little memory", func(f *Facts) { f.Memory = 1 << 30 }, "memory", warn, "1.0 GiB, 2 GiB are advised"},
+		{"no memory", func(f *Facts) { f.Memory = 256 << 20 }, "memory", fail, "0.2 GiB, 0.5 GiB are needed"},
+		{"few files", func(f *Facts) { f.Files = 4096 }, "files", warn, "4096"},
+		{"not root", func(f *Facts) { f.Root = false }, "user", warn, "not root"},
+		{"no control groups", func(f *Facts) { f.Cgroups = false }, "cgroups", warn, "limits of pods are not in force"},
 	} {
 		f := good()
 		c.change(&f)
@@ -70,7 +71,7 @@ func TestAHostIsJudged(t *testing.T) {
 		if i < 0 || list[i].Verdict != c.verdict || !strings.Contains(list[i].Message, c.says) {
 			t.Errorf("%s: %+v, want %s: %q", c.name, list, c.verdict, c.says)
 		}
-		if Usable(list) == (c.verdict == Fail) {
+		if Usable(list) == (c.verdict == fail) {
 			t.Errorf("%s: usable is %t", c.name, Usable(list))
 		}
 	}

@@ -20,7 +20,7 @@ const (
 	syncLimit  = 10 * time.Second
 )
 
-// Observe looks at the host. address is the one that it shall have, ports are those of its programs, own says whether
+// Observe inspects the host. address is the one that it is to have, ports are those of its programs, own says whether
 // it is in a cluster already. It writes to a temporary file in dir, or in the nearest directory above it that exists,
 // for 10 s at most.
 func Observe(address, dir string, ports []int, own bool) Facts {
