@@ -500,7 +500,7 @@ func (n *next) end() {
 		n.remove()
 	case n.v.Instance != nil:
 		n.p.WaitsFor = withCause(fmt.Sprintf("the provider to delete instance %s", n.v.Instance.GetProviderId()),
-			n.v.Deletion.Err)
+			cmp.Or(n.v.Deletion.Err, n.v.Instance.GetMessage()))
 		n.call(DeleteInstance, n.v.Deletion, lookAgain)
 	case !gone && !IsForgotten(n.m) && n.v.NoProvider != "":
 		n.p.WaitsFor = "a provider: " + n.v.NoProvider

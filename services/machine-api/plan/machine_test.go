@@ -218,6 +218,19 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 			seen(MachineView{Machine: newMachine(running, deleted), Instance: instance()}),
 			want{PhaseDeleting, "the provider to delete instance local://c/m", []Action{DeleteInstance}},
 		},
+		"what the provider says of an instance that stays is shown": {
+			seen(MachineView{
+				Machine: newMachine(running, deleted, drained),
+				Instance: &providerv1.Instance{
+					ProviderId: "inventory://c/h/m", State: "Deleting",
+					Message: "host h: its agent is silent",
+				},
+			}),
+			want{
+				PhaseDeleting, "the provider to delete instance inventory://c/h/m: host h: its agent is silent",
+				[]Action{DeleteInstance},
+			},
+		},
 		"without known nodes there is no drain and no deletion": {
 			MachineView{Machine: newMachine(running, deleted), Instance: instance()},
 			want{PhaseDeleting, "word of its node", nil},

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
-	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Order returns the present order of a host's agent, without a bootstrap; nil if there is none. It is the same until it
@@ -35,7 +34,7 @@ func Order(h *hostv1.Host) *hostv1.HostOrder {
 func Received(h *hostv1.Host, m *hostv1.AttendHostRequest, now time.Time) *hostv1.HostStatus {
 	s := next(h)
 	if s.GetPhase() == Lost {
-		s.Phase, s.ResumePhase, s.LastTransitionTime = s.ResumePhase, nil, object.Timestamp(now)
+		s.Phase, s.ResumePhase, s.LastTransitionTime = s.ResumePhase, nil, seconds(now)
 	}
 	if f := m.GetFacts(); f != nil {
 		s.BootId, s.AgentVersion, s.Capacity, s.Addresses = text(f.GetBootId()), text(f.GetAgentVersion()), f.GetCapacity(),
@@ -125,7 +124,7 @@ func Watch(v View) Plan {
 		return p
 	}
 	s := next(h)
-	s.ResumePhase, s.Phase, s.LastTransitionTime = s.Phase, new(Lost), object.Timestamp(v.Now)
+	s.ResumePhase, s.Phase, s.LastTransitionTime = s.Phase, new(Lost), seconds(v.Now)
 	p.Do = append(p.Do, Action{
 		Verb: StoreStatus, Status: described(s), Reason: fmt.Sprintf("its agent is silent for %s", v.Silence),
 	})

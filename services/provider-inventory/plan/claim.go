@@ -162,7 +162,7 @@ func Claim(h *hostv1.Host, by Claimant, now time.Time) *hostv1.HostStatus {
 	s := next(h)
 	order(s)
 	s.MachineRef, s.ProviderId, s.RequestToken = by.Machine, &by.ProviderID, &by.Token
-	s.ClaimTime, s.Fence = object.Timestamp(now), fenceText(by.Fence)
+	s.ClaimTime, s.Fence = seconds(now), fenceText(by.Fence)
 	enter(s, Claimed, now)
 	return described(s)
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 )
@@ -46,7 +48,7 @@ func work(h *hostv1.Host) string {
 
 // New returns the status of a host that was just registered.
 func New(now time.Time) *hostv1.HostStatus {
-	s := &hostv1.HostStatus{Phase: new(Lost), ResumePhase: new(Available), LastTransitionTime: object.Timestamp(now)}
+	s := &hostv1.HostStatus{Phase: new(Lost), ResumePhase: new(Available), LastTransitionTime: seconds(now)}
 	return described(s)
 }
 
@@ -58,13 +60,16 @@ func next(h *hostv1.Host) *hostv1.HostStatus {
 	return object.Clone(h).GetStatus()
 }
 
+// seconds is a time as objects have it: without fractions of a second.
+func seconds(t time.Time) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: t.Unix()} }
+
 // enter changes the phase to one other than Lost. A Lost host stays Lost, and returns to that phase.
 func enter(s *hostv1.HostStatus, phase string, now time.Time) {
 	switch {
 	case s.GetPhase() == Lost:
 		s.ResumePhase = &phase
 	case s.GetPhase() != phase:
-		s.Phase, s.LastTransitionTime = &phase, object.Timestamp(now)
+		s.Phase, s.LastTransitionTime = &phase, seconds(now)
 	}
 }
 

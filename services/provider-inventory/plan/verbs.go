@@ -4,7 +4,6 @@ import (
 	"time"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
-	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Refusal is why a request of a user is refused.
@@ -30,7 +29,7 @@ func Fence(h *hostv1.Host, by, reason string, now time.Time) (*hostv1.HostStatus
 	if machine == nil {
 		machine = s.GetFencing().GetMachineRef()
 	}
-	s.Fencing = &hostv1.HostFencing{By: by, Reason: reason, Time: object.Timestamp(now), MachineRef: machine}
+	s.Fencing = &hostv1.HostFencing{By: by, Reason: reason, Time: seconds(now), MachineRef: machine}
 	release(s)
 	order(s)
 	enter(s, Wiping, now)
