@@ -20,9 +20,11 @@ import (
 )
 
 const (
-	workers    = 4         // hosts at once: what they wait for is etcd
-	sweepEvery = time.Hour // tokens are kept for days
-	tokens     = "tokens"  // the only key of the loop that sweeps them
+	workers     = 4                // hosts at once: what they wait for is etcd
+	sweepEvery  = time.Hour        // tokens are kept for days
+	resealEvery = 10 * time.Second // as kit/resource does
+	tokens      = "tokens"         // the only key of the loop that sweeps them
+	bootstraps  = "bootstraps"     // the only key of the loop that encrypts them again
 )
 
 // Config is what a controller works with; nothing in it may be nil or zero.
@@ -52,6 +54,8 @@ func New(cfg Config) *Controller {
 	})
 	sweep := c.loops.Loop(tokens, 1, c.Sweep)
 	sweep.Begin(func() []string { return []string{tokens} })
+	reseal := c.loops.Loop(bootstraps, 1, c.Reseal)
+	reseal.Begin(func() []string { return []string{bootstraps} })
 	return c
 }
 
@@ -100,6 +104,11 @@ func (c *Controller) act(ctx context.Context, h *hostv1.Host, a plan.Action) err
 func (c *Controller) Sweep(ctx context.Context, _ string) (time.Time, error) {
 	now := c.Now()
 	return now.Add(sweepEvery), c.Records.Sweep(ctx, now)
+}
+
+// Reseal encrypts bootstraps again after a rotation of the record keys.
+func (c *Controller) Reseal(ctx context.Context, _ string) (time.Time, error) {
+	return c.Now().Add(resealEvery), c.Records.Reseal(ctx)
 }
 
 // report records that the phase of a host changed.

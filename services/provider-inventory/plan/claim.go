@@ -41,8 +41,8 @@ const spare = "spare"
 
 // causes are those of hosts that do not match, in the order in which a summary has them.
 var causes = []string{
-	"in use", "being wiped", "lost", "quarantined", "unschedulable", "in another zone", "of another role",
-	"not selected by hostSelector",
+	"in use", "being wiped", "lost", "quarantined", "unschedulable", "being removed", "in another zone",
+	"of another role", "not selected by hostSelector",
 }
 
 // Choose decides which of hosts a machine claims: of those that match, the one that had the fewest orders, and among
@@ -90,6 +90,8 @@ func (a Ask) mismatch(h *hostv1.Host) Other {
 	case a.Selector != nil && !a.Selector.Matches(labels.Set(h.GetMetadata().GetLabels())):
 		o.Cause, o.Reason = "not selected by hostSelector", fmt.Sprintf("its labels do not match %q", a.Selector)
 		o.Unblock = "label the host, or change hostSelector of the provider spec"
+	case object.Deleting(h):
+		o.Cause, o.Reason = "being removed", "it is removed once its finalizers are"
 	case s.GetPhase() == Lost:
 		o.Cause = "lost"
 	case s.GetPhase() == Claimed || s.GetPhase() == InUse:

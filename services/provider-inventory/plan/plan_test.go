@@ -120,6 +120,12 @@ func TestChoose(t *testing.T) {
 			"", "0 of 3 hosts match: 1 being wiped, 1 lost, 1 unschedulable",
 		},
 		{
+			"a host that a finalizer keeps from its removal is not claimed",
+			plan.Ask{Role: "worker"},
+			[]*hostv1.Host{free("a", func(h *hostv1.Host) { h.Metadata.DeletionTimestamp = object.Timestamp(start) })},
+			"", "0 of 1 hosts match: 1 being removed",
+		},
+		{
 			"a control-plane machine needs a host with that role",
 			plan.Ask{Role: plan.RoleOf("master")},
 			[]*hostv1.Host{free("a")},

@@ -116,12 +116,20 @@ func (r *Records) Sweep(ctx context.Context, now time.Time) error {
 		if now.Sub(at) < ledger.Retention {
 			continue
 		}
-		_, err := r.st.Commit(ctx, store.Delete(record.Key, record.Revision))
-		if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+		if err := r.settled(ctx, store.Delete(record.Key, record.Revision)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// settled carries an operation out on a record as it was read. One that changed since is left as it is.
+func (r *Records) settled(ctx context.Context, op store.Op) error {
+	_, err := r.st.Commit(ctx, op)
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // KeepBootstrap is the operation that stores what a machine joins with, encrypted, until DropBootstrap.
@@ -132,6 +140,27 @@ func KeepBootstrap(host string, b *hostv1.HostBootstrap) (store.Op, error) {
 
 // DropBootstrap is the operation that deletes what a machine joins with.
 func DropBootstrap(host string) store.Op { return store.Delete(bootstrapPrefix+host, store.Whatever) }
+
+// Reseal encrypts the bootstraps again that another key than the one in force has encrypted.
+func (r *Records) Reseal(ctx context.Context) error {
+	by, err := r.st.SealsBy()
+	if err != nil || by == 0 {
+		return err
+	}
+	page, err := r.st.List(ctx, bootstrapPrefix, store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, record := range page.Records {
+		if record.SealedBy == by || record.Damage != nil { // a damaged one makes its claim fail
+			continue
+		}
+		if err := r.settled(ctx, store.PutSealed(record.Key, record.Value, record.Revision)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Bootstrap reads what the machine of a host joins with; nil if nothing is stored.
 func (r *Records) Bootstrap(ctx context.Context, host string) (*hostv1.HostBootstrap, error) {
