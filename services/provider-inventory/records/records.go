@@ -42,6 +42,17 @@ func New(st *store.Store, hosts *resource.Table[*hostv1.Host]) *Records {
 	return &Records{Hosts: hosts, st: st}
 }
 
+// Unreadable returns the names of the hosts whose records cannot be read.
+func (r *Records) Unreadable() []string {
+	var out []string
+	for _, u := range r.st.Unreadable() {
+		if u.Kind == r.Hosts.Type().GetKind() {
+			out = append(out, u.Name)
+		}
+	}
+	return out
+}
+
 // Fence is the highest fence of all calls, as it was read.
 type Fence struct {
 	Highest  int64

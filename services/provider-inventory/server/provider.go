@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -180,6 +181,10 @@ func (s *Provider) GetInstance(ctx context.Context, r *providerv1.GetInstanceReq
 		return nil, err
 	}
 	h := s.find(r.GetProviderId(), r.GetRequestToken())
+	if names := s.Records.Unreadable(); h == nil && len(names) > 0 {
+		return nil, rpcerr.Unavailable("a host whose record cannot be read may have the machine: " +
+			strings.Join(names, ", "))
+	}
 	if h == nil {
 		return nil, rpcerr.NotFound("instance", cmp.Or(r.GetProviderId(), r.GetRequestToken()))
 	}

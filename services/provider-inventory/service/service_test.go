@@ -407,6 +407,43 @@ func TestAHostThatCannotBeWipedIsQuarantined(t *testing.T) {
 	}
 }
 
+// A machine whose host cannot be read is not gone.
+func TestWithAnUnreadableHostNoInstanceIsReportedAsGone(t *testing.T) {
+	in := newInventory(t, long)
+	r := in.start().leads()
+	r.join("h1", "192.0.2.1")
+	r.create("m1")
+	r.awaitState("m1", "Running")
+	etcd, key := etcdtest.Client(t), topology.Prefix(topology.ProviderInventory)+"hosts/-/h1"
+	r.stop()
+	was, err := etcd.Get(t.Context(), key)
+	if err != nil || len(was.Kvs) != 1 {
+		t.Fatalf("the record of the host: %v, %v", was, err)
+	}
+	if _, err := etcd.Put(t.Context(), key, "garbage"); err != nil {
+		t.Fatal(err)
+	}
+	r = in.start().leads()
+	r.join("h2", "192.0.2.2")
+	_, err = r.provider.GetInstance(t.Context(), &providerv1.GetInstanceRequest{RequestToken: "m1"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "h1") {
+		t.Errorf("the instance is %v, want UNAVAILABLE", err)
+	}
+	if i, err := r.provider.CreateInstance(t.Context(), request("m1", 1)); status.Code(err) != codes.Aborted {
+		t.Errorf("its machine has another host, too: %v, %v", i, err)
+	}
+	r.create("m2")
+	if _, err := etcd.Put(t.Context(), key, string(was.Kvs[0].Value)); err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		if _, err := r.provider.GetInstance(t.Context(), &providerv1.GetInstanceRequest{RequestToken: "m1"}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
 func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 	in := newInventory(t, long)
 	r := in.start().leads()
