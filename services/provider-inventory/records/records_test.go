@@ -42,14 +42,14 @@ func TestBootstrapsAreSealedAgain(t *testing.T) {
 		st := store.New(etcdtest.Client(t), prefix, store.WithSealer(ring))
 		return records.New(st, nil), st
 	}
-	r, st := open()
+	_, st := open()
 	want := &hostv1.HostBootstrap{Endpoints: []string{"192.0.2.1:6443"}, Token: "secret", Role: "worker"}
 	keep, err := records.KeepBootstrap("h", want)
 	must(t, err)
 	_, err = st.Commit(t.Context(), keep)
 	must(t, err)
 	id := add()
-	r, st = open()
+	r, st := open()
 	for range 2 { // the second time there is nothing to do
 		must(t, r.Reseal(t.Context()))
 		page, err := st.List(t.Context(), "bootstrap/", store.ListOptions{})
