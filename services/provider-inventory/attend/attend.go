@@ -58,15 +58,14 @@ func (r *Registry) Lead(ctx context.Context, changed func(host string)) (end fun
 	}
 }
 
-// Fenced returns a context whose writes fail once the present term is over, and a channel that is closed then. ok is
-// false if this process does not lead.
-func (r *Registry) Fenced(ctx context.Context) (fenced context.Context, over <-chan struct{}, ok bool) {
+// Fenced returns a context whose writes fail once the present term is over; false if this process does not lead.
+func (r *Registry) Fenced(ctx context.Context) (context.Context, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.term == nil {
-		return ctx, nil, false
+		return ctx, false
 	}
-	return store.WithFence(ctx, r.term.fence), r.term.over, true
+	return store.WithFence(ctx, r.term.fence), true
 }
 
 // Of returns when the agent of a host sent its last message in the present term, zero without one, and when the term

@@ -70,7 +70,7 @@ func (s *Provider) ValidateProviderSpec(_ context.Context, r *providerv1.Validat
 
 // current returns a context whose writes are fenced, once the table has all that was stored before the call.
 func (s *Config) current(ctx context.Context) (context.Context, error) {
-	ctx, _, ok := s.Agents.Fenced(ctx)
+	ctx, ok := s.Agents.Fenced(ctx)
 	if !ok {
 		return ctx, notLeading()
 	}
@@ -251,29 +251,13 @@ func (s *Provider) delete(ctx context.Context, r *providerv1.DeleteInstanceReque
 	return out, err
 }
 
-// WatchInstances sends the instances and then each one that changed, while this process leads.
+// WatchInstances sends the instances and then each one that changed. Any replica does: what it sends may be late, as
+// with every watch.
 func (s *Provider) WatchInstances(_ *providerv1.WatchInstancesRequest,
 	stream grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
 ) error {
-	_, over, ok := s.Agents.Fenced(stream.Context())
-	if !ok {
-		return notLeading()
-	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-over:
-			cancel(notLeading())
-		case <-ctx.Done():
-		}
-	}()
 	w := &watch{sent: map[string]*providerv1.Instance{}, send: stream.Send}
-	err := s.Records.Hosts.Watching(ctx, "", resource.Selection{}, 0, false, w.take)
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return s.Records.Hosts.Watching(stream.Context(), "", resource.Selection{}, 0, false, w.take)
 }
 
 // watch is what one stream has sent.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,10 +13,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -442,6 +445,30 @@ func TestWithAnUnreadableHostNoInstanceIsReportedAsGone(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// On hosts, a call that only the leader answers goes there.
+func TestCallsForTheLeaderAreMarked(t *testing.T) {
+	for _, c := range []struct {
+		service protoreflect.ServiceDescriptor
+		leader  []string
+	}{
+		{
+			providerv1.File_windlass_provider_v1_provider_service_proto.Services().ByName("ProviderService"),
+			[]string{"CreateInstance", "GetInstance", "ListInstances", "DeleteInstance"},
+		},
+		{
+			hostv1.File_windlass_host_v1_host_service_proto.Services().ByName("HostService"),
+			[]string{"RegisterHost", "CordonHost", "UncordonHost", "FenceHost", "RemoveHost", "AttendHost"},
+		},
+	} {
+		for i := range c.service.Methods().Len() {
+			m := c.service.Methods().Get(i)
+			if want := slices.Contains(c.leader, string(m.Name())); discovery.ForLeader(m) != want {
+				t.Errorf("%s is for the leader: %v, want %v", m.FullName(), !want, want)
+			}
+		}
+	}
 }
 
 func TestOnlyAHostsOwnAgentAttends(t *testing.T) {

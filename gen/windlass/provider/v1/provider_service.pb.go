@@ -1057,20 +1057,20 @@ const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	"\x16WatchInstancesResponse\x12:\n" +
 	"\binstance\x18\x01 \x01(\v2\x1e.windlass.provider.v1.InstanceR\binstance\x12\x18\n" +
 	"\adeleted\x18\x02 \x01(\bR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x03 \x01(\bR\x06synced2\x8d\b\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06synced2\x95\b\n" +
 	"\x0fProviderService\x12\x92\x01\n" +
 	"\x0fGetProviderInfo\x12,.windlass.provider.v1.GetProviderInfoRequest\x1a-.windlass.provider.v1.GetProviderInfoResponse\"\"\xaa\xbb\x18\x1e\n" +
 	"\x03get\x12\fwindlass.dev\x1a\tproviders\x12\xa1\x01\n" +
 	"\x14ValidateProviderSpec\x121.windlass.provider.v1.ValidateProviderSpecRequest\x1a2.windlass.provider.v1.ValidateProviderSpecResponse\"\"\xaa\xbb\x18\x1e\n" +
-	"\x03get\x12\fwindlass.dev\x1a\tproviders\x12\x86\x01\n" +
-	"\x0eCreateInstance\x12+.windlass.provider.v1.CreateInstanceRequest\x1a\x1e.windlass.provider.v1.Instance\"'\xaa\xbb\x18#\n" +
-	"\x06create\x12\fwindlass.dev\x1a\tinstances0\x01\x12{\n" +
-	"\vGetInstance\x12(.windlass.provider.v1.GetInstanceRequest\x1a\x1e.windlass.provider.v1.Instance\"\"\xaa\xbb\x18\x1e\n" +
-	"\x03get\x12\fwindlass.dev\x1a\tinstances\x12\x8d\x01\n" +
-	"\rListInstances\x12*.windlass.provider.v1.ListInstancesRequest\x1a+.windlass.provider.v1.ListInstancesResponse\"#\xaa\xbb\x18\x1f\n" +
-	"\x04list\x12\fwindlass.dev\x1a\tinstances\x12\x94\x01\n" +
-	"\x0eDeleteInstance\x12+.windlass.provider.v1.DeleteInstanceRequest\x1a,.windlass.provider.v1.DeleteInstanceResponse\"'\xaa\xbb\x18#\n" +
-	"\x06delete\x12\fwindlass.dev\x1a\tinstances0\x01\x12\x93\x01\n" +
+	"\x03get\x12\fwindlass.dev\x1a\tproviders\x12\x88\x01\n" +
+	"\x0eCreateInstance\x12+.windlass.provider.v1.CreateInstanceRequest\x1a\x1e.windlass.provider.v1.Instance\")\xaa\xbb\x18%\n" +
+	"\x06create\x12\fwindlass.dev\x1a\tinstances0\x01@\x01\x12}\n" +
+	"\vGetInstance\x12(.windlass.provider.v1.GetInstanceRequest\x1a\x1e.windlass.provider.v1.Instance\"$\xaa\xbb\x18 \n" +
+	"\x03get\x12\fwindlass.dev\x1a\tinstances@\x01\x12\x8f\x01\n" +
+	"\rListInstances\x12*.windlass.provider.v1.ListInstancesRequest\x1a+.windlass.provider.v1.ListInstancesResponse\"%\xaa\xbb\x18!\n" +
+	"\x04list\x12\fwindlass.dev\x1a\tinstances@\x01\x12\x96\x01\n" +
+	"\x0eDeleteInstance\x12+.windlass.provider.v1.DeleteInstanceRequest\x1a,.windlass.provider.v1.DeleteInstanceResponse\")\xaa\xbb\x18%\n" +
+	"\x06delete\x12\fwindlass.dev\x1a\tinstances0\x01@\x01\x12\x93\x01\n" +
 	"\x0eWatchInstances\x12+.windlass.provider.v1.WatchInstancesRequest\x1a,.windlass.provider.v1.WatchInstancesResponse\"$\xaa\xbb\x18 \n" +
 	"\x05watch\x12\fwindlass.dev\x1a\tinstances0\x01B\xe8\x01\n" +
 	"\x18com.windlass.provider.v1B\x14ProviderServiceProtoP\x01ZDgithub.com/windlass-dev/windlass/gen/windlass/provider/v1;providerv1\xa2\x02\x03WPX\xaa\x02\x14Windlass.Provider.V1\xca\x02\x14Windlass\\Provider\\V1\xe2\x02 Windlass\\Provider\\V1\\GPBMetadata\xea\x02\x16Windlass::Provider::V1b\x06proto3"

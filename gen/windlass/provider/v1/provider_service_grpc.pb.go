@@ -36,7 +36,7 @@ const (
 //
 // A provider creates and deletes instances. All calls are idempotent. Calls that change instances carry a fence: the
 // provider keeps the highest one on its disk and refuses calls with a lower one with FAILED_PRECONDITION, because their
-// sender no longer leads.
+// sender no longer leads. Of a provider that runs several times, calls about instances go to its leader.
 type ProviderServiceClient interface {
 	// GetProviderInfo returns the name of the provider and the provider specs that it supports.
 	GetProviderInfo(ctx context.Context, in *GetProviderInfoRequest, opts ...grpc.CallOption) (*GetProviderInfoResponse, error)
@@ -153,7 +153,7 @@ type ProviderService_WatchInstancesClient = grpc.ServerStreamingClient[WatchInst
 //
 // A provider creates and deletes instances. All calls are idempotent. Calls that change instances carry a fence: the
 // provider keeps the highest one on its disk and refuses calls with a lower one with FAILED_PRECONDITION, because their
-// sender no longer leads.
+// sender no longer leads. Of a provider that runs several times, calls about instances go to its leader.
 type ProviderServiceServer interface {
 	// GetProviderInfo returns the name of the provider and the provider specs that it supports.
 	GetProviderInfo(context.Context, *GetProviderInfoRequest) (*GetProviderInfoResponse, error)
