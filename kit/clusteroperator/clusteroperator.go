@@ -53,6 +53,8 @@ type State struct {
 	Version     string // empty means ProgramVersion
 	// ProgramVersion is the lowest version of the executables of the service's processes; empty means that of this one.
 	ProgramVersion string
+	// VersionUnknown leaves the versions as they were reported last.
+	VersionUnknown bool
 	// Objection is why the cluster should not go to another minor version; the zero Objection has none, and a service that
 	// is not available or is degraded objects by that.
 	Objection Objection
@@ -188,9 +190,10 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	if s.Further != (Condition{}) {
 		set(next, s.Further, now)
 	}
-	program := cmp.Or(s.ProgramVersion, version.Number)
-	setVersion(next, Operand, cmp.Or(s.Version, program))
-	setVersion(next, Program, program)
+	if program := cmp.Or(s.ProgramVersion, version.Number); !s.VersionUnknown {
+		setVersion(next, Operand, cmp.Or(s.Version, program))
+		setVersion(next, Program, program)
+	}
 	return next
 }
 

@@ -6,18 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
-	leaseTTL   = 10 * time.Second // a process that ends without a word is still listed for this long
-	renewals   = 4                // in each TTL
-	callLimit  = 4 * time.Second  // timeout of a request to etcd
-	retryPause = 500 * time.Millisecond
+	leaseTTL   = 10 * time.Second       // a process that ends without a word is still listed for this long
+	renewals   = 4                      // in each TTL
+	callLimit  = 4 * time.Second        // timeout of a request to etcd
+	retryPause = 500 * time.Millisecond // before the first repetition
+	longPause  = 10 * time.Second       // between later ones
+
+	rememberEvery = time.Hour
+	forgetAfter   = 7 * 24 * time.Hour
 )
 
 // Announcer keeps the endpoint of this process in etcd. Make one with NewAnnouncer.
@@ -27,19 +34,44 @@ type Announcer struct {
 
 	mu      sync.Mutex
 	current Endpoint
+	ready   bool   // of the process; it serves if there is no fault either
+	reason  string // why it is not ready
+	fault   string // why it refuses callers although it is ready
 	changed chan struct{}
 }
 
 // NewAnnouncer returns what announces e while it runs. At first the process is not ready.
 func NewAnnouncer(c *clientv3.Client, e Endpoint, log *slog.Logger) *Announcer {
-	e.Ready, e.Reason = false, "it has just started"
-	return &Announcer{client: c, current: e, log: log, changed: make(chan struct{}, 1)}
+	a := &Announcer{client: c, current: e, log: log, changed: make(chan struct{}, 1)}
+	a.Set(false, "it has just started")
+	return a
 }
 
 // Set says whether the process is ready; reason says why it is not.
 func (a *Announcer) Set(ready bool, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.ready, a.reason = ready, reason
+	a.update()
+}
+
+// Fault says why the process refuses callers although it is ready: others are then called instead. Empty: it does not.
+func (a *Announcer) Fault(text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fault = text
+	a.update()
+}
+
+// update derives what is announced. The lock is held.
+func (a *Announcer) update() {
+	ready, reason := a.ready && a.fault == "", a.reason
+	if a.ready {
+		reason = a.fault
+	}
+	if ready == a.current.Ready && reason == a.current.Reason {
+		return
+	}
 	a.current.Ready, a.current.Reason = ready, reason
 	select {
 	case a.changed <- struct{}{}:
@@ -50,19 +82,24 @@ func (a *Announcer) Set(ready bool, reason string) {
 // Run announces the endpoint until ctx ends, and withdraws it then. It returns nil.
 func (a *Announcer) Run(ctx context.Context) error {
 	logged := ""
-	for {
+	for wait := retryPause; ; wait = min(2*wait, longPause) {
+		began := time.Now()
 		lease, err := a.hold(ctx)
+		a.withdraw(ctx, lease)
 		if ctx.Err() != nil {
-			a.withdraw(ctx, lease)
 			return nil
+		}
+		if time.Since(began) > leaseTTL {
+			wait = retryPause
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
 			a.log.WarnContext(ctx, "endpoint is not announced", "error", err)
 		}
 		select {
-		case <-time.After(retryPause):
+		case <-time.After(wait):
 		case <-ctx.Done():
+			return nil
 		}
 	}
 }
@@ -79,7 +116,7 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 		return lease.ID, err
 	}
 	const every = leaseTTL / renewals
-	until := time.Now().Add(leaseTTL)
+	until, remembered := time.Now().Add(leaseTTL), time.Time{}
 	for {
 		// At a multiple of the period, as the renewals of kit/controller: processes of one host wake the CPU once.
 		now := time.Now()
@@ -101,6 +138,12 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			switch {
 			case err == nil:
 				until = asked.Add(leaseTTL)
+				if err := a.restore(ctx, lease.ID); err != nil {
+					return lease.ID, err
+				}
+				if time.Since(remembered) > rememberEvery && a.remember(ctx) == nil {
+					remembered = time.Now()
+				}
 			case errors.Is(err, rpctypes.ErrLeaseNotFound) || time.Now().After(until):
 				return lease.ID, fmt.Errorf("renew lease: %w", err)
 			}
@@ -120,6 +163,60 @@ func (a *Announcer) put(ctx context.Context, lease clientv3.LeaseID) error {
 		return a.client.Put(ctx, e.Key(), string(value), clientv3.WithLease(lease))
 	}); err != nil {
 		return fmt.Errorf("announce: %w", err)
+	}
+	return nil
+}
+
+// restore announces the endpoint again if the key is not as it was written: a user has deleted it, another process
+// had the address for a while, or etcd was restored from a snapshot.
+func (a *Announcer) restore(ctx context.Context, lease clientv3.LeaseID) error {
+	a.mu.Lock()
+	e := a.current
+	a.mu.Unlock()
+	got, err := limited(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return a.client.Get(ctx, e.Key())
+	})
+	if err != nil {
+		return nil // the next renewal tries again
+	}
+	if len(got.Kvs) == 1 && clientv3.LeaseID(got.Kvs[0].Lease) == lease {
+		return nil
+	}
+	a.log.WarnContext(ctx, "the announced endpoint was gone, or another process's with the same address", "key", e.Key())
+	return a.put(ctx, lease)
+}
+
+// remember writes down that the process runs here, for the time after it has gone, and removes what was not renewed
+// for a week: of hosts that are no longer there.
+func (a *Announcer) remember(ctx context.Context) error {
+	a.mu.Lock()
+	e := a.current
+	a.mu.Unlock()
+	now := time.Now().UTC()
+	value, err := json.Marshal(last{Host: e.Host, Version: e.Version, Seen: now})
+	if err != nil {
+		return err
+	}
+	prefix := topology.EndpointsOf(e.Service)
+	got, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return a.client.Txn(ctx).Then(clientv3.OpPut(e.Key()+lastSuffix, string(value)),
+			clientv3.OpGet(prefix, clientv3.WithPrefix())).Commit()
+	})
+	if err != nil {
+		return err
+	}
+	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
+		var l last
+		if !strings.HasSuffix(string(kv.Key), lastSuffix) || json.Unmarshal(kv.Value, &l) != nil ||
+			now.Sub(l.Seen) < forgetAfter {
+			continue
+		}
+		if _, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+			return a.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
+				Then(clientv3.OpDelete(string(kv.Key))).Commit()
+		}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,9 +24,13 @@ import (
 const (
 	// retryFollow is short against a lease and long against an election of etcd's own.
 	retryFollow = time.Second
+	// lookAgain is how often all is read again: a change that a watch does not bring is seen then.
+	lookAgain = 10 * time.Second
 	// saveAfter is how long changes are collected before they are written to the disk.
 	saveAfter = time.Second
 )
+
+var errMissed = errors.New("a watch brought no change that was made")
 
 // Directory follows what the processes of the cluster announce. Make one with Open; it may be used by several
 // goroutines at once.
@@ -115,29 +120,16 @@ func (d *Directory) Run(ctx context.Context, c *clientv3.Client, prefixes ...str
 func (d *Directory) follow(ctx context.Context, c *clientv3.Client, prefixes []string) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	got, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		var reads []clientv3.Op
-		for _, p := range prefixes {
-			reads = append(reads, clientv3.OpGet(p, clientv3.WithPrefix()))
-		}
-		return c.Txn(ctx).Then(reads...).Commit()
-	})
+	keys, revision, err := read(ctx, c, prefixes)
 	if err != nil {
 		return err
-	}
-	keys := map[string][]byte{}
-	for _, r := range got.Responses {
-		for _, kv := range r.GetResponseRange().Kvs {
-			keys[string(kv.Key)] = kv.Value
-		}
 	}
 	d.set(keys)
 	changes := make(chan clientv3.WatchResponse)
 	for _, p := range prefixes {
-		watch := c.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithRev(got.Header.Revision+1))
-		go func() {
+		go func() { // the call itself waits for the server
 			defer cancel()
-			for r := range watch {
+			for r := range c.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithRev(revision+1)) {
 				select {
 				case changes <- r:
 				case <-ctx.Done():
@@ -146,30 +138,102 @@ func (d *Directory) follow(ctx context.Context, c *clientv3.Client, prefixes []s
 			}
 		}()
 	}
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
 	for {
 		var r clientv3.WatchResponse
 		select {
 		case r = <-changes:
 		case <-ctx.Done():
 			return fmt.Errorf("watch ended: %w", context.Cause(ctx))
+		case <-look.C:
+			// A stream may hang without an error.
+			now, at, err := read(ctx, c, prefixes)
+			if err != nil {
+				return err
+			}
+			if at > revision && !maps.EqualFunc(now, keys, bytes.Equal) && d.missed(now, changes, keys) {
+				d.set(now)
+				return errMissed
+			}
+			d.confirm()
+			continue
 		}
 		if err := r.Err(); err != nil {
 			return err
 		}
-		for _, e := range r.Events {
-			if e.Type == clientv3.EventTypeDelete {
-				delete(keys, string(e.Kv.Key))
-			} else {
-				keys[string(e.Kv.Key)] = e.Kv.Value
-			}
-		}
+		apply(keys, r)
 		d.set(keys)
 	}
 }
 
+// apply changes keys by the events of a watch.
+func apply(keys map[string][]byte, r clientv3.WatchResponse) {
+	for _, e := range r.Events {
+		if e.Type == clientv3.EventTypeDelete {
+			delete(keys, string(e.Kv.Key))
+		} else {
+			keys[string(e.Kv.Key)] = e.Kv.Value
+		}
+	}
+}
+
+// missed reports whether the watches have not brought what was read within a moment: changes may be under way.
+func (d *Directory) missed(now map[string][]byte, changes <-chan clientv3.WatchResponse, keys map[string][]byte) bool {
+	end := time.NewTimer(callLimit)
+	defer end.Stop()
+	for {
+		select {
+		case r := <-changes:
+			if r.Err() != nil {
+				return true
+			}
+			apply(keys, r)
+			d.set(keys)
+			if maps.EqualFunc(now, keys, bytes.Equal) {
+				return false
+			}
+		case <-end.C:
+			return true
+		}
+	}
+}
+
+// read returns all keys with the prefixes, at one revision.
+func read(ctx context.Context, c *clientv3.Client, prefixes []string) (map[string][]byte, int64, error) {
+	got, err := limited(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		var reads []clientv3.Op
+		for _, p := range prefixes {
+			reads = append(reads, clientv3.OpGet(p, clientv3.WithPrefix()))
+		}
+		return c.Txn(ctx).Then(reads...).Commit()
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	keys := map[string][]byte{}
+	for _, r := range got.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			keys[string(kv.Key)] = kv.Value
+		}
+	}
+	return keys, got.Header.Revision, nil
+}
+
+// confirm notes that what is known is as in etcd now.
+func (d *Directory) confirm() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.view.Confirmed = time.Now()
+}
+
 // set replaces what is known by what the keys say. A value that cannot be read counts as absent.
 func (d *Directory) set(keys map[string][]byte) {
-	v := View{Endpoints: map[string][]Endpoint{}, Leaders: map[string]string{}}
+	v := View{
+		Endpoints: map[string][]Endpoint{}, Away: map[string][]Endpoint{}, Leaders: map[string]string{},
+		Confirmed: time.Now(),
+	}
+	lasts := map[string][]Endpoint{}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if service, ok := strings.CutPrefix(key, topology.ElectionsPrefix); ok {
 			var leader struct {
@@ -180,12 +244,27 @@ func (d *Directory) set(keys map[string][]byte) {
 			}
 			continue
 		}
+		if key, ok := strings.CutSuffix(key, lastSuffix); ok {
+			if e, err := parse([]byte(key), keys[key+lastSuffix]); err == nil {
+				e.Reason = "no process runs there"
+				lasts[e.Service] = append(lasts[e.Service], e)
+			}
+			continue
+		}
 		e, err := parse([]byte(key), keys[key])
 		if err != nil {
 			d.log.Error("endpoint is ignored", "error", err)
 			continue
 		}
 		v.Endpoints[e.Service] = append(v.Endpoints[e.Service], e)
+	}
+	for service, list := range lasts {
+		for _, e := range list {
+			same := func(o Endpoint) bool { return o.Host == e.Host }
+			if !slices.ContainsFunc(v.Endpoints[service], same) && !slices.ContainsFunc(v.Away[service], same) {
+				v.Away[service] = append(v.Away[service], e)
+			}
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -25,8 +26,18 @@ type Endpoint struct {
 	Reason  string `json:"reason,omitempty"` // why it is not ready
 }
 
-// Key returns the endpoint's key in etcd.
+// Key returns the endpoint's key in etcd, which has a lease.
 func (e Endpoint) Key() string { return topology.EndpointsOf(e.Service) + e.Address }
+
+// lastSuffix ends the key under which an endpoint is remembered after it has gone.
+const lastSuffix = "/last"
+
+// last is what is remembered of an endpoint.
+type last struct {
+	Host    string    `json:"host"`
+	Version string    `json:"version"`
+	Seen    time.Time `json:"seen"` // up to an hour before it went
+}
 
 // parse reads an endpoint from its key and value in etcd.
 func parse(key, value []byte) (Endpoint, error) {
@@ -44,7 +55,9 @@ func parse(key, value []byte) (Endpoint, error) {
 // View is where the services of a cluster run, and which of their processes lead. It must not be modified.
 type View struct {
 	Endpoints map[string][]Endpoint // by service, ordered by address
+	Away      map[string][]Endpoint // those that ran within the last week, on hosts where none of the service runs now
 	Leaders   map[string]string     // addresses by service
+	Confirmed time.Time             // when it was last as in etcd; zero: it is what was on the disk
 }
 
 // Nearest returns the endpoints of a service in the order in which a process on host should call them: those that are
@@ -75,12 +88,14 @@ func spread(host, address string) uint32 {
 	return h.Sum32()
 }
 
-// Hosts returns the names of the hosts on which processes of any service are known, sorted.
+// Hosts returns the names of the hosts on which processes of any service run, or ran within the last week, sorted.
 func (v View) Hosts() []string {
 	hosts := map[string]bool{}
-	for _, list := range v.Endpoints {
-		for _, e := range list {
-			hosts[e.Host] = true
+	for _, all := range []map[string][]Endpoint{v.Endpoints, v.Away} {
+		for _, list := range all {
+			for _, e := range list {
+				hosts[e.Host] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(hosts))

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func at(host, address, version string, ready bool) Endpoint {
@@ -64,6 +65,10 @@ func TestReplicasAreJudged(t *testing.T) {
 	other := Endpoint{Service: "gateway", Address: "10.0.0.2:2", Host: "b", Version: "1.1.0", Ready: true}
 	notReady := at("b", "10.0.0.2:1", "1.1.0", false)
 	notReady.Reason = "etcd: no answer"
+	lost := view(at("a", "10.0.0.1:1", "1.1.0", true))
+	lost.Away = map[string][]Endpoint{"scheduler": {{
+		Service: "scheduler", Address: "10.0.0.2:1", Host: "b", Version: "1.0.0", Reason: "no process runs there",
+	}}}
 	for _, c := range []struct {
 		name string
 		have View
@@ -80,14 +85,18 @@ func TestReplicasAreJudged(t *testing.T) {
 		},
 		{
 			"one is not ready", view(at("a", "10.0.0.1:1", "1.1.0", true), notReady),
-			Replicas{Lowest: "1.1.0", Lacks: "the process on host b is not ready: etcd: no answer"},
+			Replicas{Lowest: "1.1.0", Lacks: map[string]string{"b": "etcd: no answer"}},
 		},
 		{
 			"one is missing", view(at("a", "10.0.0.1:1", "1.1.0", true), other),
-			Replicas{Lowest: "1.1.0", Lacks: "no process runs on host b"},
+			Replicas{Lowest: "1.1.0", Lacks: map[string]string{"b": "no process runs there"}},
+		},
+		{
+			"a host was lost that is not updated", lost,
+			Replicas{Lowest: "1.0.0", Lacks: map[string]string{"b": "no process runs there"}},
 		},
 	} {
-		if diff := cmp.Diff(c.want, c.have.Replicas("scheduler")); diff != "" {
+		if diff := cmp.Diff(c.want, c.have.Replicas("scheduler"), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", c.name, diff)
 		}
 	}

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -328,5 +330,152 @@ func TestLeadersAreFollowed(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// silent is a watcher whose streams bring nothing, without an error.
+type silent struct{ clientv3.Watcher }
+
+func (silent) Watch(ctx context.Context, _ string, _ ...clientv3.OpOption) clientv3.WatchChan {
+	c := make(chan clientv3.WatchResponse)
+	go func() {
+		<-ctx.Done()
+		close(c)
+	}()
+	return c
+}
+
+func TestAChangeIsSeenAlthoughAWatchHangs(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	lead := func(address string) {
+		if _, err := etcd.Put(t.Context(), topology.ElectionKey("scheduler"),
+			fmt.Sprintf(`{"address":%q}`, address)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lead("10.0.0.1:7107")
+	c := etcdtest.Client(t)
+	c.Watcher = silent{c.Watcher}
+	d, _ := follow(t, c, "")
+	leads := func(address string) {
+		t.Helper()
+		servetest.Await(t, func() string {
+			if is := d.View().Leaders["scheduler"]; is != address {
+				return fmt.Sprintf("the leader is %q, want %q", is, address)
+			}
+			return ""
+		})
+	}
+	leads("10.0.0.1:7107")
+	lead("10.0.0.2:7107")
+	leads("10.0.0.2:7107")
+}
+
+// denied is an etcd whose user has no right to announce.
+type denied struct{ clientv3.KV }
+
+func (denied) Put(context.Context, string, string, ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	return nil, rpctypes.ErrPermissionDenied
+}
+
+func TestARefusedAnnouncementLeavesNoLeases(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	before, err := etcd.Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := etcdtest.Client(t)
+	tries := &counting{KV: denied{c.KV}}
+	c.KV = tries
+	start(t, discovery.NewAnnouncer(c, discovery.Endpoint{Service: "scheduler", Address: "10.0.0.1:7107", Host: "a"},
+		quiet()).Run)
+	servetest.Await(t, func() string {
+		if n := tries.n.Load(); n < 4 {
+			return fmt.Sprintf("%d of 4 tries", n)
+		}
+		return ""
+	})
+	after, err := etcd.Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(after.Leases) - len(before.Leases); n > 1 {
+		t.Errorf("%d leases after %d tries", n, tries.n.Load())
+	}
+}
+
+type counting struct {
+	clientv3.KV
+	n atomic.Int64
+}
+
+func (c *counting) Put(ctx context.Context, key, value string, opts ...clientv3.OpOption) (*clientv3.PutResponse,
+	error,
+) {
+	c.n.Add(1)
+	return c.KV.Put(ctx, key, value, opts...)
+}
+
+// Another process had the address by mistake for a while, or a person deleted the key.
+func TestAnEndpointThatIsRemovedIsAnnouncedAgain(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	d, _ := follow(t, etcd, "")
+	e := discovery.Endpoint{Service: "scheduler", Address: "10.0.0.1:7107", Host: "a"}
+	a := discovery.NewAnnouncer(etcd, e, quiet())
+	a.Set(true, "")
+	start(t, a.Run)
+	await(t, d, "scheduler", "a true")
+	if _, err := etcd.Delete(t.Context(), e.Key()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, d, "scheduler")
+	await(t, d, "scheduler", "a true")
+}
+
+func TestAProcessThatRefusesCallersIsAnnouncedAsNotReady(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	d, _ := follow(t, etcd, "")
+	a := discovery.NewAnnouncer(etcd, discovery.Endpoint{Service: "scheduler", Address: "10.0.0.1:7107", Host: "a"},
+		quiet())
+	a.Set(true, "")
+	start(t, a.Run)
+	await(t, d, "scheduler", "a true")
+	a.Fault("the audit log is full")
+	await(t, d, "scheduler", "a false")
+	if reason := d.View().Endpoints["scheduler"][0].Reason; reason != "the audit log is full" {
+		t.Errorf("reason %q", reason)
+	}
+	a.Fault("")
+	await(t, d, "scheduler", "a true")
+}
+
+// A host that is lost is still known, with the version that ran there.
+func TestAProcessThatHasGoneIsRemembered(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	d, _ := follow(t, etcd, "")
+	e := discovery.Endpoint{Service: "scheduler", Address: "10.0.0.1:7107", Host: "a", Version: "1.2.3"}
+	stop := start(t, discovery.NewAnnouncer(etcd, e, quiet()).Run)
+	servetest.Await(t, func() string {
+		got, err := etcd.Get(t.Context(), e.Key()+"/last")
+		if err != nil || len(got.Kvs) != 1 {
+			return fmt.Sprintf("what is remembered: %v, %v", got, err)
+		}
+		return ""
+	})
+	stop()
+	servetest.Await(t, func() string {
+		v := d.View()
+		if len(v.Endpoints["scheduler"]) != 0 || len(v.Away["scheduler"]) != 1 || v.Away["scheduler"][0].Version != "1.2.3" {
+			return fmt.Sprintf("%+v", v)
+		}
+		return ""
+	})
+	if hosts := d.View().Hosts(); len(hosts) != 1 || hosts[0] != "a" {
+		t.Errorf("hosts %v", hosts)
 	}
 }

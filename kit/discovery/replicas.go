@@ -2,34 +2,34 @@ package discovery
 
 import (
 	"cmp"
-	"fmt"
+	"slices"
 
 	"github.com/Masterminds/semver/v3"
 )
 
 // Replicas is what the processes of a service on all hosts are like.
 type Replicas struct {
-	Lowest string // lowest version of their executables; empty if there are none
-	Lacks  string // the first that is not ready, or the first host without one; empty if nothing is lacking
+	Lowest string            // lowest version of their executables, or of those that ran last; empty if there are none
+	Lacks  map[string]string // what each host lacks: its process is not ready, or there is none
 }
 
-// Replicas returns what the processes of a service are like. Each host on which processes of any service are known
-// should have one.
+// Replicas returns what the processes of a service are like. Each host on which processes of any service run, or ran
+// within the last week, should have one.
 func (v View) Replicas(service string) Replicas {
-	var r Replicas
+	r := Replicas{Lacks: map[string]string{}}
 	on := map[string]bool{}
-	for _, e := range v.Endpoints[service] {
+	for _, e := range slices.Concat(v.Endpoints[service], v.Away[service]) {
 		on[e.Host] = true
 		if r.Lowest == "" || lower(e.Version, r.Lowest) {
 			r.Lowest = e.Version
 		}
-		if !e.Ready && r.Lacks == "" {
-			r.Lacks = fmt.Sprintf("the process on host %s is not ready: %s", e.Host, cmp.Or(e.Reason, "it gives no reason"))
+		if !e.Ready {
+			r.Lacks[e.Host] = cmp.Or(e.Reason, "it is not ready and gives no reason")
 		}
 	}
 	for _, host := range v.Hosts() {
-		if !on[host] && r.Lacks == "" {
-			r.Lacks = fmt.Sprintf("no process runs on host %s", host)
+		if !on[host] {
+			r.Lacks[host] = "no process runs there"
 		}
 	}
 	return r

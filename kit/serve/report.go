@@ -56,16 +56,18 @@ func (p *Process) guarded(
 ) func(context.Context) clusteroperator.State {
 	return func(ctx context.Context) clusteroperator.State {
 		s := state(ctx)
+		refuses, err := p.refuses(ctx)
+		if p.announcer != nil {
+			p.announcer.Fault(refuses.Message)
+		}
 		if s.Degraded {
 			return s
 		}
-		if err := p.Policy.Err(); err != nil {
+		if err != nil {
+			s.Degraded, s.Reason, s.Message = true, refuses.Reason, refuses.Message
+		} else if err := p.Policy.Err(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce",
 				"the policy file cannot be used, the former policy stays in force: "+err.Error()
-		} else if err := p.Audit.Check(ctx); err != nil {
-			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
-		} else if err := p.Validity.Lost(); err != nil {
-			s.Degraded, s.Reason, s.Message = true, "RevocationsUnknown", "users and agents are refused: "+err.Error()
 		} else if err := p.kmsFailed(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "RecordKMSFailed",
 				"sealed records can be opened while their data key is in memory, new records are refused after three minutes: "+
@@ -77,6 +79,20 @@ func (p *Process) guarded(
 		}
 		return s
 	}
+}
+
+// refuses returns why this process refuses callers although it is ready, with the error of it.
+func (p *Process) refuses(ctx context.Context) (clusteroperator.Objection, error) {
+	if err := p.Audit.Check(ctx); err != nil {
+		return clusteroperator.Objection{Reason: "AuditLogFailed", Message: "callers' changes are refused: " + err.Error()},
+			err
+	}
+	if err := p.Validity.Lost(); err != nil {
+		return clusteroperator.Objection{
+			Reason: "RevocationsUnknown", Message: "users and agents are refused: " + err.Error(),
+		}, err
+	}
+	return clusteroperator.Objection{}, nil
 }
 
 // Readiness is the state of a service that has nothing further to report: available while it is ready, degraded

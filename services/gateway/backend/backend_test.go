@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
@@ -108,7 +111,7 @@ func serve(t *testing.T, l net.Listener, name string, slow chan chan struct{}) *
 	return s
 }
 
-func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.Pool) {
+func routerTo(t *testing.T, peers map[string]string, options ...grpc.DialOption) (*backend.Router, *backend.Pool) {
 	t.Helper()
 	c, err := catalog.New(protoregistry.GlobalFiles)
 	if err != nil {
@@ -116,7 +119,7 @@ func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.
 	}
 	pool, err := backend.NewPool(peers, func(string) (credentials.TransportCredentials, error) {
 		return insecure.NewCredentials(), nil
-	}, slog.New(slog.DiscardHandler))
+	}, slog.New(slog.DiscardHandler), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,5 +269,36 @@ func TestACallWithoutACallerDoesNotLeave(t *testing.T) {
 	if _, err := c.WatchHookTasks(t.Context(), &hookv1.WatchHookTasksRequest{}); status.Code(
 		err) != codes.Unauthenticated {
 		t.Errorf("WatchHookTasks = %v", err)
+	}
+}
+
+// nearest resolves the nearest process of every program to one address.
+func nearest(address string) grpc.DialOption {
+	r := manual.NewBuilderWithScheme("nearest")
+	r.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: address}}})
+	return grpc.WithResolvers(r)
+}
+
+// A stream that was opened at a process which does not lead would stay there.
+func TestAStreamForTheLeaderAwaitsOne(t *testing.T) {
+	first, second := start(t, "first"), start(t, "second")
+	router, pool := routerTo(t, map[string]string{"hook-broker": ""}, nearest(first))
+	c := hookv1.NewHookTaskServiceClient(router)
+	watch, err := c.WatchHookTasks(asAlice(t), &hookv1.WatchHookTasksRequest{})
+	if name := nameOf(t, watch, err); name != "first" {
+		t.Errorf("a watch goes to %q", name)
+	}
+	if _, err := c.StreamHookTasks(asAlice(t), &hookv1.StreamHookTasksRequest{}); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "hook-broker has no leader now") {
+		t.Errorf("a stream while none leads: %v", err)
+	}
+	opened := make(chan string, 1)
+	go func() {
+		stream, err := c.StreamHookTasks(asAlice(t), &hookv1.StreamHookTasksRequest{})
+		opened <- nameOf(t, stream, err)
+	}()
+	pool.SetLeaders(map[string]string{"hook-broker": second})
+	if name := <-opened; name != "second" {
+		t.Errorf("a stream for the leader goes to %q", name)
 	}
 }

@@ -3,14 +3,17 @@
 package backend
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
@@ -25,7 +28,8 @@ type Pool struct {
 	peers map[string]*target // by program
 	lead  map[string]*target // by program, only where it is another address
 	// former are former leaders with calls that are under way
-	former []*target
+	former  []*target
+	changed chan struct{} // is closed when the leaders change
 }
 
 // NewPool makes connections to peers (program → address) in the background; an empty address means discovery.Target,
@@ -35,7 +39,7 @@ func NewPool(peers map[string]string, creds func(program string) (credentials.Tr
 ) (*Pool, error) {
 	p := &Pool{
 		creds: creds, log: log, options: options,
-		peers: map[string]*target{}, lead: map[string]*target{},
+		peers: map[string]*target{}, lead: map[string]*target{}, changed: make(chan struct{}),
 	}
 	for program, address := range peers {
 		t, err := p.dial(program, address)
@@ -61,6 +65,8 @@ func (p *Pool) dial(program, address string) (*target, error) {
 func (p *Pool) SetLeaders(leaders map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
 	for program, t := range p.lead {
 		if leaders[program] != t.address {
 			delete(p.lead, program)
@@ -83,15 +89,32 @@ func (p *Pool) SetLeaders(leaders map[string]string) {
 	}
 }
 
-// target returns where a call goes, or nil if no address was given for program. A stream for the leader waits for it;
+// target returns where a call goes, or nil if program is none of the peers. A stream for the leader waits for it;
 // another call goes elsewhere while the leader is not connected, since any replica answers it or refuses it at once.
-func (p *Pool) target(program string, m *catalog.Method) *target {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if t := p.lead[program]; t != nil && m.Leader && (m.Streaming || t.calls.ready()) {
-		return t
+func (p *Pool) target(ctx context.Context, program string, m *catalog.Method) (*target, error) {
+	end := time.Now().Add(hold)
+	for {
+		p.mu.Lock()
+		lead, peer, changed := p.lead[program], p.peers[program], p.changed
+		p.mu.Unlock()
+		switch {
+		case lead != nil && m.Leader && (m.Streaming || lead.calls.ready()):
+			return lead, nil
+		case peer == nil || peer.address != "" || !m.Leader || !m.Streaming:
+			return peer, nil
+		}
+		// Which process leads is not known, and a stream that was opened at another one would stay there.
+		wait := time.NewTimer(time.Until(end))
+		select {
+		case <-changed:
+			wait.Stop()
+		case <-ctx.Done():
+			wait.Stop()
+			return nil, rpcerr.From(ctx.Err())
+		case <-wait.C:
+			return nil, rpcerr.Unavailable(program + " has no leader now")
+		}
 	}
-	return p.peers[program]
 }
 
 // Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address

@@ -108,7 +108,10 @@ func (r *Router) route(ctx context.Context, program, method string) (*target, *c
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	t := r.pool.target(program, m)
+	t, err := r.pool.target(ctx, program, m)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	if t == nil {
 		return nil, nil, nil, rpcerr.Unavailable(program + " is not part of this cluster")
 	}

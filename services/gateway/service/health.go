@@ -61,7 +61,9 @@ func (p programs) state(ctx context.Context) clusteroperator.State {
 	if !p.serving(ctx) {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the gateway is not ready"}
 	}
-	if err := p.validity.Lost(); err != nil {
+	lost := p.validity.Lost()
+	p.here.fault(lost)
+	if err := lost; err != nil {
 		return clusteroperator.State{Degraded: true, Reason: "RevocationsUnknown", Message: "users and agents are refused: " +
 			err.Error()}
 	}

@@ -65,6 +65,17 @@ func (p presence) set(why error) {
 	}
 }
 
+// fault says why the gateway refuses callers although it serves; nil: it does not.
+func (p presence) fault(why error) {
+	switch {
+	case p.announcer == nil:
+	case why == nil:
+		p.announcer.Fault("")
+	default:
+		p.announcer.Fault("users and agents are refused: " + why.Error())
+	}
+}
+
 // reports returns whether this gateway reports the ClusterOperator now; nil means always.
 func (p presence) reports() func() bool {
 	if p.elector == nil {

@@ -126,6 +126,9 @@ func (c config) check(rest []string) error {
 // addresses returns the addresses of the cluster's own programs: those that flags hold as such, and those that are
 // reserved for programs which are known by name.
 func (c config) addresses() []netip.Prefix {
+	if c.Host != "" {
+		return nil // there an instance has the address of its host, which the inventory gives to one alone
+	}
 	var out []netip.Prefix
 	add := func(a netip.Addr) { out = append(out, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())) }
 	for _, n := range c.reserved {

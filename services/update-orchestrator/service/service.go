@@ -165,12 +165,12 @@ func evaluator(p *serve.Process, cfg config) (promql.Evaluator, error) {
 	return engine, nil
 }
 
-// announced returns the other processes that are announced in etcd now.
+// announced returns the other processes that are announced in etcd as ready now.
 func announced(p *serve.Process) []promql.Target {
 	var out []promql.Target
 	for _, list := range p.Directory.View().Endpoints {
 		for _, e := range list {
-			if e.Address == p.Address() {
+			if e.Address == p.Address() || !e.Ready {
 				continue
 			}
 			t, err := promql.Service(e.Service, e.Address, p.Files())
