@@ -43,8 +43,7 @@ type fleet struct {
 	hosts []*host
 }
 
-// newFleet begins a cluster on the first of three hosts and runs the programs of all. There is no command to join yet:
-// the other two get the keys of the first by a copy.
+// newFleet begins a cluster on the first of three hosts, joins the others and runs the programs of all.
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	bin, err := harness.Binary()
@@ -64,11 +63,22 @@ func newFleet(t *testing.T) *fleet {
 	first := f.hosts[0]
 	first.must("host", "init", "--address", first.address, "--hostname", first.name, "--zone", "zone-1", "--dir",
 		first.dir)
-	for _, h := range f.hosts[1:] {
-		h.copyFrom(first)
-	}
-	for _, h := range f.hosts {
+	first.start()
+	f.await("the first host in the inventory", func() string {
+		if out, code := first.ask("get", "hosts", first.name); code != 0 {
+			return out
+		}
+		return ""
+	})
+	for i, h := range f.hosts[1:] {
+		h.join(f.hosts[i]) // by the one before
 		h.start()
+		f.await("the gateway of "+h.name, func() string {
+			if out, code := h.ask("get", "hosts"); code != 0 {
+				return out
+			}
+			return ""
+		})
 	}
 	return f
 }
@@ -100,6 +110,17 @@ func (h *host) cli(args ...string) (string, int) {
 		h.t.Fatalf("windlass %v: %v", args, err)
 	}
 	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// stdout is cli without what the command says on its standard error.
+func (h *host) stdout(args ...string) (string, int) {
+	h.t.Helper()
+	cmd := exec.CommandContext(h.t.Context(), h.bin, args...)
+	out, err := cmd.Output()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("windlass %v: %v", args, err)
+	}
+	return strings.TrimSpace(string(out)), cmd.ProcessState.ExitCode()
 }
 
 func (h *host) must(args ...string) string {
@@ -138,41 +159,14 @@ func (h *host) conn() *grpc.ClientConn {
 	return conn
 }
 
-// copyFrom makes the files of a host of the same cluster.
-func (h *host) copyFrom(first *host) {
+// join joins the host by a token of another one.
+func (h *host) join(other *host) {
 	h.t.Helper()
-	copied := []string{"policy.yaml", "release", "pki"}
-	rings, err := filepath.Glob(filepath.Join(first.dir, "services", "*", "tls", "record-keys.json"))
-	if err != nil {
-		h.t.Fatal(err)
+	token, code := h.stdout("host", "token", "--control-plane", "--dir", other.dir)
+	if code != 0 {
+		h.t.Fatalf("no token: %s", token)
 	}
-	for _, ring := range rings {
-		rel, err := filepath.Rel(first.dir, ring)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		copied = append(copied, rel)
-	}
-	for _, name := range copied {
-		to := filepath.Join(h.dir, name)
-		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-			h.t.Fatal(err)
-		}
-		if out, err := exec.Command("cp", "-a", filepath.Join(first.dir, name), to).CombinedOutput(); err != nil {
-			h.t.Fatalf("copy %s: %v\n%s", name, err, out)
-		}
-	}
-	settings, err := os.ReadFile(filepath.Join(first.dir, "host.json"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	own := strings.NewReplacer(
-		fmt.Sprintf(`"name": %q`, first.name), fmt.Sprintf(`"name": %q`, h.name),
-		fmt.Sprintf(`"address": %q`, first.address), fmt.Sprintf(`"address": %q`, h.address),
-	).Replace(string(settings))
-	if err := os.WriteFile(filepath.Join(h.dir, "host.json"), []byte(own), 0o600); err != nil {
-		h.t.Fatal(err)
-	}
+	h.must("host", "join", token, "--address", h.address, "--hostname", h.name, "--zone", "zone-"+h.name, "--dir", h.dir)
 }
 
 // start runs the programs of the host.

@@ -3,6 +3,8 @@ package hosts
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -159,6 +161,33 @@ func TestThreeHosts(t *testing.T) {
 			}
 		}
 	})
+	run(t, "a token is good for one host", func(t *testing.T) {
+		token, code := h1.stdout("host", "token", "--control-plane", "--dir", h1.dir)
+		if code != 0 {
+			t.Fatal(token)
+		}
+		other := &host{t: t, bin: h1.bin, dir: t.TempDir()}
+		at := strings.TrimSuffix(h3.address, ".3") + ".4"
+		for _, name := range []string{"h1", "h3"} {
+			if out, code := other.cli("host", "join", token, "--address", at, "--hostname", name, "--dir",
+				other.dir); code == 0 ||
+				!strings.Contains(out, "already exists") {
+				t.Errorf("joined as %s: exit code %d: %s", name, code, out)
+			}
+		}
+		other.must("host", "join", token, "--address", at, "--hostname", "h4", "--dir", other.dir)
+		late := &host{t: t, bin: h1.bin, dir: t.TempDir()}
+		out, code := late.cli("host", "join", token, "--address", at, "--hostname", "h5", "--dir", late.dir)
+		if code == 0 || !strings.Contains(out, "the token was used already, for host h4") {
+			t.Errorf("a used token: exit code %d: %s", code, out)
+		}
+		if out, code := late.cli("host", "run", "--dir", late.dir); code == 0 {
+			t.Errorf("a host that did not join runs: %s", out)
+		}
+		if entries, err := os.ReadDir(filepath.Join(late.dir, "pki")); err == nil {
+			t.Errorf("a host that did not join has keys: %v", entries)
+		}
+	})
 	run(t, "a host is not begun twice", func(t *testing.T) {
 		out, code := h1.cli("host", "init", "--address", h1.address, "--dir", h1.dir)
 		if code == 0 || !strings.Contains(out, "there is a cluster already") {
@@ -189,7 +218,7 @@ func TestThreeHosts(t *testing.T) {
 		f.progress(w)
 		f.await("scheduler to be degraded", func() string {
 			is, message, err := h2.operator(topology.Scheduler, "Degraded")
-			if is == "True" && strings.Contains(message, "no process runs on host h2") {
+			if is == "True" && strings.Contains(message, "host h2: no process runs there") {
 				return ""
 			}
 			return fmt.Sprintf("Degraded=%s %q %v", is, message, err)

@@ -52,6 +52,7 @@ func Services() []Service {
 		service("windlass.host.v1.HostService", hostv1.NewHostServiceClient, hostv1.RegisterHostServiceHandlerClient),
 		service("windlass.machine.v1.ClusterAutoscalerService", machinev1.NewClusterAutoscalerServiceClient, machinev1.RegisterClusterAutoscalerServiceHandlerClient),
 		service("windlass.machine.v1.ControlPlaneMachineSetService", machinev1.NewControlPlaneMachineSetServiceClient, machinev1.RegisterControlPlaneMachineSetServiceHandlerClient),
+		service("windlass.machine.v1.HostJoinService", machinev1.NewHostJoinServiceClient, machinev1.RegisterHostJoinServiceHandlerClient),
 		service("windlass.machine.v1.InfrastructureService", machinev1.NewInfrastructureServiceClient, machinev1.RegisterInfrastructureServiceHandlerClient),
 		service("windlass.machine.v1.InstanceService", machinev1.NewInstanceServiceClient, machinev1.RegisterInstanceServiceHandlerClient),
 		service("windlass.machine.v1.JoinService", machinev1.NewJoinServiceClient, machinev1.RegisterJoinServiceHandlerClient),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -91,9 +92,12 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return nil, err
 		}
 	}
-	tokens := join.NewTokens(st, tables.Machines, signer.AuthorityHash, func() []string {
-		return gateways(cfg, p.Directory)
-	})
+	endpoints := func() []string { return gateways(cfg, p.Directory) }
+	tokens := join.NewTokens(st, tables.Machines, signer.AuthorityHash, endpoints)
+	inventory, err := hosts(p, cfg.Config)
+	if err != nil {
+		return nil, err
+	}
 	config := controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
 		CatchUpNodes: nodes.CatchUp,
@@ -106,6 +110,8 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	}
 	control := controller.New(config)
 	machinev1.RegisterJoinServiceServer(p.Services, join.NewService(tokens, signer, tables.Machines))
+	machinev1.RegisterHostJoinServiceServer(p.Services,
+		join.NewHosts(st, signer, inventory, cfg.infrastructureName, endpoints, time.Now, p.Log))
 	machinev1.RegisterInstanceServiceServer(p.Services, server.NewInstances(control))
 	p.Operator = func(ctx context.Context) clusteroperator.State {
 		return operatorState(p.Readiness(ctx), providers, control.OrphanCondition(), control.Refused())
@@ -127,11 +133,12 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 }
 
 // gateways returns where machines join: at the gateways that are announced on the cluster's hosts, those that serve
-// first, and at the configured ones.
+// first, at those of hosts that are away, and at the configured ones. An agent keeps the list for long.
 func gateways(cfg config, hosts *discovery.Directory) []string {
 	var out []string
 	if hosts != nil {
-		for _, e := range hosts.View().Nearest(topology.Gateway, cfg.Host) {
+		view := hosts.View()
+		for _, e := range slices.Concat(view.Nearest(topology.Gateway, cfg.Host), view.Away[topology.Gateway]) {
 			out = append(out, e.Address)
 		}
 	}
@@ -180,6 +187,18 @@ func pods(p *serve.Process, cfg serve.Config, c *controller.Config) error {
 	}
 	c.Scheduler, c.Pods, c.Budgets = conn, pods, budgets
 	return nil
+}
+
+// hosts connects to the inventory of hosts; nil if there is none.
+func hosts(p *serve.Process, cfg serve.Config) (hostv1.HostServiceClient, error) {
+	if !cfg.Knows(topology.ProviderInventory) {
+		return nil, nil
+	}
+	conn, err := p.Dial(topology.ProviderInventory)
+	if err != nil {
+		return nil, err
+	}
+	return hostv1.NewHostServiceClient(conn), nil
 }
 
 // plugins connects to every provider among the services that are called.

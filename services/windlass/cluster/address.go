@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -45,8 +46,10 @@ func (c *Cluster) bootstrapURLs() (client, peer string) {
 	if c.Member != nil { // beside the host's own member
 		clients, peers = bootstrapClientPort, bootstrapPeerPort
 	}
-	return fmt.Sprintf("https://%s:%d", c.BootstrapHost(), clients), fmt.Sprintf("https://%s:%d", c.BootstrapHost(), peers)
+	return "https://" + hostPort(c.BootstrapHost(), clients), "https://" + hostPort(c.BootstrapHost(), peers)
 }
+
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // Gateway returns host and port of the cluster's one address.
 func (c *Cluster) Gateway() string { return c.Address(topology.Gateway) }
@@ -54,9 +57,9 @@ func (c *Cluster) Gateway() string { return c.Address(topology.Gateway) }
 // Address returns host and port at which a program is called.
 func (c *Cluster) Address(program string) string {
 	if c.Containers {
-		return fmt.Sprintf("%s:%d", program, topology.Port(program))
+		return hostPort(program, topology.Port(program))
 	}
-	return fmt.Sprintf("%s:%d", c.Host(), topology.Port(program))
+	return hostPort(c.Host(), topology.Port(program))
 }
 
 // LocalAddress returns host and port at which a program is called from its own container or host.
@@ -73,7 +76,7 @@ func (c *Cluster) listen(program string, step int) string {
 	if c.Containers {
 		host = "0.0.0.0"
 	}
-	return fmt.Sprintf("%s:%d", host, topology.Port(program)+step)
+	return hostPort(host, topology.Port(program)+step)
 }
 
 // freeSubnet returns an unused subnet of the loopback network. Each cluster starts its search at its own offset, so

@@ -17,6 +17,9 @@ const beginning = "beginning"
 // start an empty etcd. It is, if there is no sign of an earlier one: no authority and no certificate of a service; or
 // if an earlier one was cut off while it made them.
 func (c *Cluster) begin() (bool, error) {
+	if c.Member != nil && c.Member.Begun {
+		return false, nil
+	}
 	marker := c.Dir("pki", beginning)
 	if there, err := exists(marker); there || err != nil {
 		return there, err
@@ -44,6 +47,12 @@ func (c *Cluster) begun() error {
 	}
 	if err := durable.WriteFile(allowed, nil, 0o600); err != nil {
 		return err
+	}
+	if c.Member != nil {
+		c.Member.Begun = true
+		if err := c.Save(); err != nil {
+			return err
+		}
 	}
 	return durable.Remove(c.Dir("pki", beginning))
 }

@@ -24,25 +24,26 @@ type Member struct {
 	Address string `json:"address"` // IP address at which all others reach it
 	Zone    string `json:"zone,omitempty"`
 	First   string `json:"first"` // address of the host that began the cluster
+	// Begun means that the cluster's authorities were made. They are made once: what is missing from then on is lost.
+	Begun bool `json:"begun"`
 }
 
-// check returns an error unless the settings of a host can be used.
-func (m Member) check() error {
-	if !namePattern.MatchString(m.Name) {
-		return fmt.Errorf("host name %q: must be 1 to 32 lower case letters, digits and hyphens", m.Name)
+// NewMember returns the settings of a host, or an error unless they can be used. The address is written as one form of
+// it only.
+func NewMember(name, address, zone string) (Member, error) {
+	if !namePattern.MatchString(name) {
+		return Member{}, fmt.Errorf("host name %q: must be 1 to 32 lower case letters, digits and hyphens", name)
 	}
-	for _, address := range []string{m.Address, m.First} {
-		a, err := netip.ParseAddr(address)
-		switch {
-		case err != nil:
-			return fmt.Errorf("address %q: must be an IP address", address)
-		case a.IsUnspecified() || a.IsMulticast():
-			return fmt.Errorf("address %s: must be an address of one host", a)
-		case a.IsLinkLocalUnicast():
-			return fmt.Errorf("address %s: must not be link-local: others do not reach it", a)
-		}
+	a, err := netip.ParseAddr(address)
+	switch {
+	case err != nil:
+		return Member{}, fmt.Errorf("address %q: must be an IP address", address)
+	case a.IsUnspecified() || a.IsMulticast():
+		return Member{}, fmt.Errorf("address %s: must be an address of one host", a)
+	case a.IsLinkLocalUnicast() || a.Zone() != "":
+		return Member{}, fmt.Errorf("address %s: must not be link-local: others do not reach it", a)
 	}
-	return nil
+	return Member{Name: name, Address: a.Unmap().String(), Zone: zone}, nil
 }
 
 // CheckLocal returns an error unless address is one of this host.
@@ -70,17 +71,14 @@ func OpenHost(dir string) (*Cluster, error) {
 	if c.Member == nil {
 		return nil, fmt.Errorf("%s: host is missing", filepath.Join(dir, hostFile))
 	}
-	return c, c.Member.check()
+	return c, nil
 }
 
 // CreateHost begins a cluster on its first host: it makes the settings in dir, and refuses a directory that is another
-// host's or holds anything of one.
+// host's or holds anything of one. It may be repeated until the authorities were made.
 func CreateHost(dir string, s Settings) (*Cluster, error) {
 	if s.Member == nil {
 		return nil, errors.New("the host is missing")
-	}
-	if err := s.Member.check(); err != nil {
-		return nil, err
 	}
 	if !namePattern.MatchString(s.Name) {
 		return nil, fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", s.Name)
@@ -93,6 +91,9 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 		return nil, err
 	}
 	defer unlock()
+	if c, err := OpenHost(dir); err == nil && !c.Member.Begun && c.Member.Address == s.Member.Address {
+		return c, nil // an earlier call was cut off
+	}
 	for _, name := range []string{hostFile, settingsFile, "pki", "services"} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil {
 			return nil, err

@@ -53,31 +53,6 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 	return g.Wait()
 }
 
-// RunHost keeps the programs of a host running and their certificates valid until ctx ends. The programs run on then.
-func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
-	s := process.NewSupervisor(c.Dir("run"), log)
-	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.Run(ctx) })
-	g.Go(func() error { // as the one supervisor of the host
-		select {
-		case <-s.Active():
-		case <-ctx.Done():
-			return nil
-		}
-		for _, name := range c.Programs() {
-			if err := s.Ensure(c.Spec(name, executable)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	g.Go(func() error { return Renew(ctx, c, log) })
-	return g.Wait()
-}
-
 // Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen
 // several times between 70 % and the end of its life, and soon after the host slept, when certificates may have
 // expired.

@@ -2,12 +2,10 @@ package host
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
-	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/hostcheck"
@@ -46,24 +44,27 @@ func check(e *session.Env, dir, address, output string) error {
 		address = c.Host()
 	}
 	if address == "" {
-		return errors.New("--address is required: the address at which all other hosts reach this one")
+		return errAddress
 	}
 	list := hostcheck.Judge(hostcheck.Observe(address, dir, cluster.HostPorts(), c != nil))
 	if form.Word == printer.JSON {
 		err = printer.WriteJSON(e.Out, list)
 	} else {
-		rows := [][]string{{"CHECK", "RESULT", "MESSAGE"}}
-		for _, r := range list {
-			rows = append(rows, []string{r.Check, string(r.Verdict), r.Message})
-		}
-		err = table.New(e.Out).Print(rows...)
+		err = printChecks(e, list)
 	}
 	if err != nil {
 		return err
 	}
 	if !hostcheck.Usable(list) {
-		fmt.Fprintln(e.Err, "error: this host cannot carry a control plane")
-		return failure.Exit{Code: 1}
+		return errUnusable
 	}
 	return nil
+}
+
+func printChecks(e *session.Env, list []hostcheck.Result) error {
+	rows := [][]string{{"CHECK", "RESULT", "MESSAGE"}}
+	for _, r := range list {
+		rows = append(rows, []string{r.Check, string(r.Verdict), r.Message})
+	}
+	return table.New(e.Out).Print(rows...)
 }

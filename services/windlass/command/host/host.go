@@ -3,8 +3,10 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -15,6 +17,11 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
 	"github.com/windlass-dev/windlass/services/windlass/terminal"
+)
+
+var (
+	errAddress  = errors.New("--address is required: the address at which all other hosts reach this one")
+	errUnusable = errors.New("this host cannot carry a control plane")
 )
 
 // defaultDir is where a host keeps its part of the cluster.
@@ -28,9 +35,10 @@ func New(e *session.Env) *cobra.Command {
 		Long: `Run a cluster whose control plane is on hosts of their own.
 
 A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`windlass host run`" + ` runs the programs of
-the host. Other hosts cannot join yet.`,
+the host. Other control-plane hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + `
+prints on the first. Hosts that are workers alone cannot join yet.`,
 	}
-	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newStop(e))
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newStop(e))
 	return cmd
 }
 
@@ -68,25 +76,20 @@ func dirFlag(cmd *cobra.Command, dir *string) {
 }
 
 func initialize(e *session.Env, f initFlags) error {
-	if f.address == "" {
-		return fmt.Errorf("--address is required: the address at which all other hosts reach this one")
-	}
 	if f.lifetime < time.Minute {
 		return fmt.Errorf("--certificate-lifetime %s: must be a minute or more", f.lifetime)
 	}
-	if f.hostname == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("--hostname: %w", err)
-		}
-		f.hostname, _, _ = strings.Cut(strings.ToLower(name), ".")
+	m, err := member(e, f.hostname, f.address, f.zone)
+	if err != nil {
+		return err
 	}
-	if err := cluster.CheckLocal(f.address); err != nil {
+	if err := cluster.CheckLocal(m.Address); err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}
+	m.First = m.Address
 	c, err := cluster.CreateHost(f.dir, cluster.Settings{
 		Name: e.ClusterName(), Lifetime: cluster.Lifetime(f.lifetime),
-		Member: &cluster.Member{Name: f.hostname, Address: f.address, Zone: f.zone, First: f.address},
+		Member: &m,
 	})
 	if err != nil {
 		return err
@@ -96,6 +99,26 @@ func initialize(e *session.Env, f initFlags) error {
 	}
 	fmt.Fprintf(e.Out, "cluster %q begins on host %s: run `windlass host run%s`\n", c.Name, f.hostname, dirOption(f.dir))
 	return nil
+}
+
+// member returns the settings of this host; an empty name means its own.
+func member(e *session.Env, name, address, zone string) (cluster.Member, error) {
+	if address == "" {
+		return cluster.Member{}, errAddress
+	}
+	if name == "" {
+		own, err := os.Hostname()
+		if err != nil {
+			return cluster.Member{}, fmt.Errorf("--hostname: %w", err)
+		}
+		name, _, _ = strings.Cut(strings.ToLower(own), ".")
+	}
+	m, err := cluster.NewMember(name, address, zone)
+	if ip := net.ParseIP(m.Address); err == nil && ip.IsLoopback() {
+		fmt.Fprintf(e.Err, "Warning: %s is a loopback address: only hosts that are processes of this one reach it\n",
+			m.Address)
+	}
+	return m, err
 }
 
 // prepare makes what is missing of the files of a host. It can be repeated after it was cut off.
@@ -136,12 +159,15 @@ func run(ctx context.Context, e *session.Env, dir string) error {
 	if err := c.CheckFormat(); err != nil {
 		return err
 	}
-	if err := cluster.CheckLocal(c.Host()); err != nil {
-		return err
+	if !c.Member.Begun {
+		return fmt.Errorf("%s: `windlass host init` was cut off: repeat it", dir)
 	}
 	if err := prepare(c); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(terminal.Raw(e.Err), nil)).With("service", "host", "host", c.Member.Name)
+	if err := cluster.CheckLocal(c.Host()); err != nil { // at boot it may come later than the programs
+		log.WarnContext(ctx, "programs are started again until the address is there", "error", err)
+	}
 	return supervise.RunHost(ctx, c, e.Program, log)
 }

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// maxBundle is how many bytes the files of a bundle may have together: it is kept in etcd, in one record.
+const maxBundle = 4 << 20
+
+// endpointsFile of a service has the addresses of etcd's members.
+const endpointsFile = "endpoints"
+
+// Bundle returns what another control-plane host of the cluster needs: the authorities with their keys, the keys that
+// seal records, the policy, the bearer tokens, the releases, the settings, and where etcd is. Who has it is root of the
+// cluster.
+func (c *Cluster) Bundle() ([]byte, error) {
+	if c.Member == nil {
+		return nil, errors.New("the control plane of this cluster is not on hosts")
+	}
+	unlock, err := c.lockPKI()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var out bytes.Buffer
+	packed := gzip.NewWriter(&out)
+	files := tar.NewWriter(packed)
+	total := 0
+	add := func(name string, content []byte) error {
+		if total += len(content); total > maxBundle {
+			return fmt.Errorf("the files for another host are larger than %d MiB together, with %s", maxBundle>>20, name)
+		}
+		if err := files.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
+			return err
+		}
+		_, err := files.Write(content)
+		return err
+	}
+	settings, err := json.Marshal(c.Settings)
+	if err != nil {
+		return nil, err
+	}
+	if err := add(hostFile, settings); err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(c.dir, func(at string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(c.dir, at)
+		if err != nil || !d.Type().IsRegular() || !shared(filepath.ToSlash(name)) {
+			return err
+		}
+		content, err := os.ReadFile(at)
+		if err != nil {
+			return err
+		}
+		return add(filepath.ToSlash(name), content)
+	})
+	if err := errors.Join(err, files.Close(), packed.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// shared reports whether a file below a host's directory is the same on all control-plane hosts.
+func shared(name string) bool {
+	parts := strings.Split(name, "/")
+	switch parts[0] {
+	case "policy.yaml":
+		return len(parts) == 1
+	case "pki":
+		// The rest is of this host: the lock, and the audit log of what was issued here.
+		return len(parts) == 2 && (slices.Contains([]string{".crt", ".key", ".json"}, path.Ext(name)) ||
+			parts[1] == "record-keys-made")
+	case "release":
+		return len(parts) > 1
+	case "services":
+		return name == "services/"+topology.Gateway+"/tokens" || name == "services/"+topology.MachineAPI+"/"+endpointsFile ||
+			len(parts) == 4 && parts[2] == "tls" && parts[3] == serve.RecordKeysFile
+	}
+	return false
+}
+
+// JoinHost makes the files of another control-plane host of the cluster in dir, from a bundle. The settings are written
+// last: a join that was cut off is repeated.
+func JoinHost(dir string, m Member, bundle []byte) (*Cluster, error) {
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if there, err := exists(filepath.Join(dir, hostFile)); err != nil || there {
+		return nil, errors.Join(err, fmt.Errorf("%s: this host is in a cluster already", dir))
+	}
+	files, err := unpack(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	c := &Cluster{dir: dir}
+	if err := json.Unmarshal(files[hostFile], &c.Settings); err != nil || c.Member == nil {
+		return nil, errors.Join(errors.New("bundle: the settings are missing"), err)
+	}
+	if err := c.CheckFormat(); err != nil {
+		return nil, err
+	}
+	m.First, m.Begun = c.Member.First, true
+	if c.Member = &m; m.Address == m.First {
+		return nil, fmt.Errorf("address %s: is that of the host that began the cluster", m.Address)
+	}
+	endpoints := files["services/"+topology.MachineAPI+"/"+endpointsFile]
+	delete(files, hostFile)
+	for _, s := range c.services() {
+		files["services/"+s.Name+"/"+endpointsFile] = endpoints
+	}
+	for name, content := range files {
+		at := filepath.Join(dir, filepath.FromSlash(name))
+		if err := durable.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+			return nil, err
+		}
+		if err := durable.WriteFile(at, content, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.Save()
+}
+
+// unpack returns the files of a bundle by name. One with a name that Bundle does not write is refused.
+func unpack(bundle []byte) (map[string][]byte, error) {
+	packed, err := gzip.NewReader(bytes.NewReader(bundle))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]byte{}
+	files, total := tar.NewReader(packed), 0
+	for {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag != tar.TypeReg || path.Clean(h.Name) != h.Name || !filepath.IsLocal(filepath.FromSlash(h.Name)) ||
+			h.Name != hostFile && !shared(h.Name) {
+			return nil, fmt.Errorf("%q is no file of a host", h.Name)
+		}
+		content, err := io.ReadAll(io.LimitReader(files, maxBundle+1))
+		if err != nil {
+			return nil, err
+		}
+		if total += len(content); total > maxBundle {
+			return nil, fmt.Errorf("is larger than %d MiB", maxBundle>>20)
+		}
+		out[h.Name] = content
+	}
+}

@@ -1,0 +1,189 @@
+package host
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/hostcheck"
+	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
+)
+
+type joinFlags struct{ dir, address, hostname, zone string }
+
+func newJoin(e *session.Env) *cobra.Command {
+	var f joinFlags
+	cmd := &cobra.Command{
+		Use:   "join TOKEN --address ADDRESS",
+		Short: "Join this host to a cluster as a control-plane host",
+		Long: `Join this host to a cluster as a control-plane host, by a token that ` + "`windlass host token`" + ` printed on another
+one. Nothing is started; ` + "`windlass host run`" + ` does that. A join that was cut off is repeated with the same
+command, until the token expires.`,
+		Example: "  windlass host join windlass1.eyJpZCI6… --address 192.0.2.2 --zone rack-2",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return join(cmd.Context(), e, args[0], f) },
+	}
+	dirFlag(cmd, &f.dir)
+	cmd.Flags().StringVar(&f.address, "address", "",
+		"IP address of this host at which all other hosts reach it (required)")
+	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
+	return cmd
+}
+
+func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
+	token, err := hosttoken.Parse(text)
+	if err != nil {
+		return err
+	}
+	m, err := member(e, f.hostname, f.address, f.zone)
+	if err != nil {
+		return err
+	}
+	switch _, err := cluster.OpenHost(f.dir); {
+	case err == nil:
+		return fmt.Errorf("%s: this host is in a cluster already", f.dir)
+	case !errors.Is(err, cluster.ErrNone):
+		return err
+	}
+	list := hostcheck.Judge(hostcheck.Observe(m.Address, f.dir, cluster.HostPorts(), false))
+	if !hostcheck.Usable(list) {
+		if err := printChecks(e, list); err != nil {
+			return err
+		}
+		return errUnusable
+	}
+	if err := durable.MkdirAll(f.dir, 0o700); err != nil {
+		return err
+	}
+	key, err := hostKey(f.dir)
+	if err != nil {
+		return err
+	}
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return err
+	}
+	answer, err := ask(ctx, token, &machinev1.JoinHostRequest{
+		Id: token.ID, Proof: token.Proof(), Name: m.Name, Address: m.Address, Zone: m.Zone, AgentRequest: request,
+	})
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(answer.GetRoles(), "control-plane") {
+		return errors.New("the token is for a worker: hosts that are workers alone cannot join yet")
+	}
+	bundle, err := token.Open(answer.GetBundle())
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		"tls.crt": answer.GetAgentCertificate(), "ca.crt": answer.GetAuthority(),
+	} {
+		if err := durable.WriteFile(filepath.Join(f.dir, "host", name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	c, err := cluster.JoinHost(f.dir, m, bundle)
+	if err != nil {
+		return err
+	}
+	if err := prepare(c); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.Out, "host %s joined cluster %q: run `windlass host run%s`\n", m.Name, c.Name, dirOption(f.dir))
+	return nil
+}
+
+// ask sends the request to the token's gateways, one after the other, until one answers. Each must show a certificate
+// of the authority that the token names.
+func ask(ctx context.Context, token hosttoken.Token, request *machinev1.JoinHostRequest) (*machinev1.JoinHostResponse,
+	error,
+) {
+	const patience = 20 * time.Second // for each
+	var failed []error
+	for _, gateway := range token.Gateways {
+		host, _, err := net.SplitHostPort(gateway)
+		if err != nil {
+			return nil, err
+		}
+		settings := identity.WithURI(identity.PinnedTLS(token.CA, host), identity.ServiceURI(topology.Gateway))
+		conn, err := grpc.NewClient("passthrough:///"+gateway, grpc.WithTransportCredentials(credentials.NewTLS(settings)))
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		answer, err := machinev1.NewHostJoinServiceClient(conn).JoinHost(ctx, request)
+		cancel()
+		conn.Close()
+		switch status.Code(err) {
+		case codes.OK:
+			return answer, nil
+		case codes.Unavailable, codes.DeadlineExceeded:
+			failed = append(failed, fmt.Errorf("gateway %s: %w", gateway, err))
+		default:
+			return nil, err
+		}
+	}
+	return nil, errors.Join(failed...)
+}
+
+// hostKey returns the key of the host's certificate, and makes it the first time: a join that is repeated must be by
+// the same key.
+func hostKey(dir string) (*ecdsa.PrivateKey, error) {
+	file := filepath.Join(dir, "host", "tls.key")
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return nil, err
+		}
+		if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return nil, err
+		}
+		return key, durable.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return nil, fmt.Errorf("%s: holds no key", file)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s: holds a key of another kind", file)
+	}
+	return key, nil
+}
