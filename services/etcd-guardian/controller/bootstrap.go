@@ -18,32 +18,34 @@ import (
 // Bootstrap is the process of the bootstrap member. It is started only where that is no danger: an empty member in the
 // place of a cluster that exists would be an empty store without users.
 type Bootstrap struct {
-	sup     *process.Supervisor
-	spec    process.Spec
-	dataDir string
-	known   []string // files whose presence proves that there was a cluster
-	allowed string   // file whose presence allows an empty member
-	note    *store.NoteFile
-	log     *slog.Logger
-	ending  atomic.Bool
+	BootstrapConfig
+	ending atomic.Bool
 }
 
-// NewBootstrap returns the bootstrap member that spec runs on dataDir. Any of the files known proves that there was a
-// cluster. Without the file allowed, which the first start of a cluster makes and the pivot removes, no empty member is
-// started: the absence of all else may as well mean that it was lost.
-func NewBootstrap(sup *process.Supervisor, spec process.Spec, dataDir, allowed string, known []string,
-	note *store.NoteFile, log *slog.Logger,
-) *Bootstrap {
-	return &Bootstrap{sup: sup, spec: spec, dataDir: dataDir, allowed: allowed, known: known, note: note, log: log}
+// BootstrapConfig is what a Bootstrap needs.
+type BootstrapConfig struct {
+	Supervisor *process.Supervisor
+	Spec       process.Spec
+	DataDir    string
+	// Allowed is a file whose presence allows an empty member: the first start of a cluster makes it, and the pivot
+	// removes it. The absence of all else may as well mean that it was lost.
+	Allowed   string
+	Known     []string // files whose presence proves that there was a cluster
+	Note      *store.NoteFile
+	Elsewhere bool // the member is on another host, and never started here
+	Log       *slog.Logger
 }
+
+// NewBootstrap returns the bootstrap member.
+func NewBootstrap(c BootstrapConfig) *Bootstrap { return &Bootstrap{BootstrapConfig: c} }
 
 // Start has the process run if it may.
 func (b *Bootstrap) Start() error {
-	n := b.note.Get()
-	if n.BootstrapRetired {
+	n := b.Note.Get()
+	if n.BootstrapRetired || b.Elsewhere {
 		return nil
 	}
-	has, err := hasData(b.dataDir)
+	has, err := hasData(b.DataDir)
 	if err != nil {
 		return err
 	}
@@ -51,20 +53,20 @@ func (b *Bootstrap) Start() error {
 		if n.ClusterID != 0 {
 			return fmt.Errorf(
 				"the data of the bootstrap member is gone from %s: an empty one is not started in the place of cluster %x",
-				b.dataDir, n.ClusterID)
+				b.DataDir, n.ClusterID)
 		}
-		for _, f := range b.known {
+		for _, f := range b.Known {
 			if _, err := os.Stat(f); err == nil {
 				return fmt.Errorf(
-					"the data of the bootstrap member is gone from %s: an empty one is not started, since %s shows that there was a cluster", b.dataDir, f)
+					"the data of the bootstrap member is gone from %s: an empty one is not started, since %s shows that there was a cluster", b.DataDir, f)
 			}
 		}
-		if _, err := os.Stat(b.allowed); err != nil {
+		if _, err := os.Stat(b.Allowed); err != nil {
 			return fmt.Errorf(
 				"an empty bootstrap member is not started: only the first start of a cluster allows it (%w); the members of a cluster that exists are learned from their agents", err)
 		}
 	}
-	return b.sup.Ensure(b.spec)
+	return b.Supervisor.Ensure(b.Spec)
 }
 
 func hasData(dir string) (bool, error) {
@@ -82,28 +84,28 @@ func (b *Bootstrap) Stop(ctx context.Context) {
 	}
 	go func() {
 		defer b.ending.Store(false)
-		if err := b.sup.Stop(context.WithoutCancel(ctx), b.spec.Name); err != nil {
-			b.log.WarnContext(ctx, "bootstrap member does not stop", "error", err)
+		if err := b.Supervisor.Stop(context.WithoutCancel(ctx), b.Spec.Name); err != nil {
+			b.Log.WarnContext(ctx, "bootstrap member does not stop", "error", err)
 		}
 	}()
 }
 
 // Retire writes down that the member has left for good. Clean ends it and removes its data.
 func (b *Bootstrap) Retire() error {
-	return b.note.Change(func(n *store.Note) { n.BootstrapRetired = true })
+	return b.Note.Change(func(n *store.Note) { n.BootstrapRetired = true })
 }
 
 // Clean ends what may be left of a member that has left, and removes its data. It does nothing unless it is on disk
 // that it has.
 func (b *Bootstrap) Clean(ctx context.Context) error {
-	if !b.note.Get().BootstrapRetired {
+	if !b.Note.Get().BootstrapRetired {
 		return nil
 	}
-	if err := b.sup.Stop(ctx, b.spec.Name); err != nil {
+	if err := b.Supervisor.Stop(ctx, b.Spec.Name); err != nil {
 		return err
 	}
-	if err := durable.Remove(b.allowed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(b.Allowed); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(b.dataDir)
+	return os.RemoveAll(b.DataDir)
 }

@@ -54,9 +54,16 @@ func TestAnEmptyBootstrapMemberIsStartedOnlyWhereThereWasNoCluster(t *testing.T)
 				mkdir(t, endpoints)
 			}
 			sup := process.NewSupervisor(filepath.Join(dir, "run"), slog.New(slog.DiscardHandler))
-			b := controller.NewBootstrap(sup, process.Spec{Name: "etcd", Path: "/bin/true"}, data, filepath.Join(dir, "allowed"),
-				[]string{endpoints}, note, slog.New(slog.DiscardHandler))
-			err = b.Start()
+			config := controller.BootstrapConfig{
+				Supervisor: sup, Spec: process.Spec{Name: "etcd", Path: "/bin/true"}, DataDir: data,
+				Allowed: filepath.Join(dir, "allowed"), Known: []string{endpoints}, Note: note, Elsewhere: true,
+				Log: slog.New(slog.DiscardHandler),
+			}
+			if err := controller.NewBootstrap(config).Start(); err != nil || len(sup.Status()) != 0 {
+				t.Errorf("where it is on another host: %v, %v", sup.Status(), err)
+			}
+			config.Elsewhere = false
+			err = controller.NewBootstrap(config).Start()
 			if started := len(sup.Status()) == 1; started != c.wantStart || (err != nil) != c.wantFail {
 				t.Errorf("started %v, error %v", started, err)
 			}

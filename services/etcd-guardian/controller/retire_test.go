@@ -33,7 +33,10 @@ func TestWhatIsLeftOfTheBootstrapMemberIsRemovedInTheEnd(t *testing.T) {
 	go func() { _ = sup.Run(t.Context()) }()
 	<-sup.Active()
 	c := &Controller{Config: Config{
-		Bootstrap: NewBootstrap(sup, process.Spec{Name: "etcd", Path: "/bin/true"}, data, allowed, nil, note, log),
+		Bootstrap: NewBootstrap(BootstrapConfig{
+			Supervisor: sup, Spec: process.Spec{Name: "etcd", Path: "/bin/true"}, DataDir: data, Allowed: allowed, Note: note,
+			Log: log,
+		}),
 	}}
 	first, once := make(chan struct{}), sync.Once{}
 	c.clean = controller.NewLoop("bootstrap", 1, func(ctx context.Context, key string) (time.Time, error) {

@@ -1,10 +1,12 @@
 package service
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -132,6 +134,16 @@ func (c *config) complete() error {
 
 func (c config) in(elem ...string) string {
 	return filepath.Join(append([]string{c.serve.Dir}, elem...)...)
+}
+
+// elsewhere reports whether the bootstrap member is on another host: the one that began the cluster.
+func (c config) elsewhere() bool {
+	u, err := url.Parse(c.bootstrapClient)
+	if err != nil || c.serve.Host == "" {
+		return false
+	}
+	own, _, err := net.SplitHostPort(cmp.Or(c.serve.Advertise, c.serve.Listen))
+	return err == nil && own != u.Hostname()
 }
 
 func (c config) dataDir() string { return c.in(bootstrapDir, "data") }

@@ -71,7 +71,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		return nil, err
 	}
 	var parts []serve.Part
-	if !note.Get().BootstrapRetired {
+	if !note.Get().BootstrapRetired && !cfg.elsewhere() {
 		if err := signer.Ensure(first, cfg.bootstrapTLS()); err != nil {
 			return nil, fmt.Errorf("certificates of the bootstrap member: %w", err)
 		}
@@ -117,8 +117,11 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
-		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(token), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"),
-			[]string{cfg.in(endpointsFile)}, note, p.Log),
+		Bootstrap: controller.NewBootstrap(controller.BootstrapConfig{
+			Supervisor: supervisor, Spec: cfg.memberSpec(token), DataDir: cfg.dataDir(),
+			Allowed: cfg.in(bootstrapDir, "allowed"), Known: []string{cfg.in(endpointsFile)}, Note: note,
+			Elsewhere: cfg.elsewhere(), Log: p.Log,
+		}),
 		Machines: machines, Sets: sets, Nodes: nodes, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
