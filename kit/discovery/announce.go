@@ -73,6 +73,11 @@ func (a *Announcer) update() {
 		return
 	}
 	a.current.Ready, a.current.Reason = ready, reason
+	a.again()
+}
+
+// again has Run write the endpoint once more.
+func (a *Announcer) again() {
 	select {
 	case a.changed <- struct{}{}:
 	default:
@@ -127,8 +132,12 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			return lease.ID, ctx.Err()
 		case <-a.changed:
 			next.Stop()
-			if err := a.put(ctx, lease.ID); err != nil {
+			switch err := a.put(ctx, lease.ID); {
+			case err == nil:
+			case errors.Is(err, rpctypes.ErrLeaseNotFound) || time.Now().After(until):
 				return lease.ID, err
+			default: // what is announced stays, which is better than nothing
+				time.AfterFunc(retryPause, a.again)
 			}
 		case <-next.C:
 			asked := time.Now()
@@ -138,9 +147,7 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			switch {
 			case err == nil:
 				until = asked.Add(leaseTTL)
-				if err := a.restore(ctx, lease.ID); err != nil {
-					return lease.ID, err
-				}
+				a.restore(ctx, lease.ID)
 				if time.Since(remembered) > rememberEvery && a.remember(ctx) == nil {
 					remembered = time.Now()
 				}
@@ -169,21 +176,18 @@ func (a *Announcer) put(ctx context.Context, lease clientv3.LeaseID) error {
 
 // restore announces the endpoint again if the key is not as it was written: a user has deleted it, another process
 // had the address for a while, or etcd was restored from a snapshot.
-func (a *Announcer) restore(ctx context.Context, lease clientv3.LeaseID) error {
+func (a *Announcer) restore(ctx context.Context, lease clientv3.LeaseID) {
 	a.mu.Lock()
 	e := a.current
 	a.mu.Unlock()
 	got, err := limited(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return a.client.Get(ctx, e.Key())
 	})
-	if err != nil {
-		return nil // the next renewal tries again
-	}
-	if len(got.Kvs) == 1 && clientv3.LeaseID(got.Kvs[0].Lease) == lease {
-		return nil
+	if err != nil || len(got.Kvs) == 1 && clientv3.LeaseID(got.Kvs[0].Lease) == lease {
+		return // after an error the next renewal looks again
 	}
 	a.log.WarnContext(ctx, "the announced endpoint was gone, or another process's with the same address", "key", e.Key())
-	return a.put(ctx, lease)
+	a.again()
 }
 
 // remember writes down that the process runs here, for the time after it has gone, and removes what was not renewed

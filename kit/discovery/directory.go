@@ -125,78 +125,85 @@ func (d *Directory) follow(ctx context.Context, c *clientv3.Client, prefixes []s
 		return err
 	}
 	d.set(keys)
-	changes := make(chan clientv3.WatchResponse)
+	changes := make(chan change)
 	for _, p := range prefixes {
 		go func() { // the call itself waits for the server
 			defer cancel()
 			for r := range c.Watch(ctx, p, clientv3.WithPrefix(), clientv3.WithRev(revision+1)) {
 				select {
-				case changes <- r:
+				case changes <- change{r, p}:
 				case <-ctx.Done():
 					return
 				}
 			}
 		}()
 	}
+	seen := map[string]int64{} // revision of the last change, by prefix
+	take := func(r change) error {
+		if err := r.Err(); err != nil {
+			return err
+		}
+		for _, e := range r.Events {
+			if e.Type == clientv3.EventTypeDelete {
+				delete(keys, string(e.Kv.Key))
+			} else {
+				keys[string(e.Kv.Key)] = e.Kv.Value
+			}
+		}
+		seen[r.prefix] = r.Header.Revision
+		d.set(keys)
+		return nil
+	}
 	look := time.NewTicker(lookAgain)
 	defer look.Stop()
 	for {
-		var r clientv3.WatchResponse
 		select {
-		case r = <-changes:
+		case r := <-changes:
+			if err := take(r); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("watch ended: %w", context.Cause(ctx))
-		case <-look.C:
-			// A stream may hang without an error.
+		case <-look.C: // a stream may hang without an error
 			now, at, err := read(ctx, c, prefixes)
 			if err != nil {
 				return err
 			}
-			if at > revision && !maps.EqualFunc(now, keys, bytes.Equal) && d.missed(now, changes, keys) {
-				d.set(now)
-				return errMissed
+			for end := time.After(callLimit); ; {
+				if !slices.ContainsFunc(prefixes, func(p string) bool { return seen[p] < at && differ(now, keys, p) }) {
+					break
+				}
+				select { // changes may be under way
+				case r := <-changes:
+					if err := take(r); err != nil {
+						return err
+					}
+					continue
+				case <-ctx.Done():
+					return fmt.Errorf("watch ended: %w", context.Cause(ctx))
+				case <-end:
+					return errMissed
+				}
 			}
 			d.confirm()
-			continue
-		}
-		if err := r.Err(); err != nil {
-			return err
-		}
-		apply(keys, r)
-		d.set(keys)
-	}
-}
-
-// apply changes keys by the events of a watch.
-func apply(keys map[string][]byte, r clientv3.WatchResponse) {
-	for _, e := range r.Events {
-		if e.Type == clientv3.EventTypeDelete {
-			delete(keys, string(e.Kv.Key))
-		} else {
-			keys[string(e.Kv.Key)] = e.Kv.Value
 		}
 	}
 }
 
-// missed reports whether the watches have not brought what was read within a moment: changes may be under way.
-func (d *Directory) missed(now map[string][]byte, changes <-chan clientv3.WatchResponse, keys map[string][]byte) bool {
-	end := time.NewTimer(callLimit)
-	defer end.Stop()
-	for {
-		select {
-		case r := <-changes:
-			if r.Err() != nil {
-				return true
-			}
-			apply(keys, r)
-			d.set(keys)
-			if maps.EqualFunc(now, keys, bytes.Equal) {
-				return false
-			}
-		case <-end.C:
-			return true
-		}
+// change is what a watch of a prefix has brought.
+type change struct {
+	clientv3.WatchResponse
+	prefix string
+}
+
+// differ reports whether the keys with a prefix are not the same.
+func differ(a, b map[string][]byte, prefix string) bool {
+	of := func(m map[string][]byte) map[string][]byte {
+		out := maps.Clone(m)
+		maps.DeleteFunc(out, func(key string, _ []byte) bool { return !strings.HasPrefix(key, prefix) })
+		return out
 	}
+	return !maps.EqualFunc(of(a), of(b), bytes.Equal)
 }
 
 // read returns all keys with the prefixes, at one revision.

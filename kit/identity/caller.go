@@ -35,9 +35,10 @@ func ServiceURI(name string) string { return spiffe("service", name) }
 // machine: a later machine of the same name is another one.
 func NodeURI(name, uid string) string { return spiffe("node", name, uid) }
 
-// HostURI returns the SPIFFE name of a host of the inventory, such as "spiffe://windlass/host/rack-1-a". Its agent has
-// it apart from the name of the node that its machine is.
-func HostURI(name string) string { return spiffe("host", name) }
+// HostURI returns the SPIFFE name of a host of the inventory, such as "spiffe://windlass/host/rack-1-a/UID". Its agent
+// has it apart from the name of the node that its machine is. uid is that of its Host: a later host of the same name is
+// another one.
+func HostURI(name, uid string) string { return spiffe("host", name, uid) }
 
 // UserURI returns the SPIFFE name of a user.
 func UserURI(name string) string { return spiffe("user", name) }
@@ -66,7 +67,7 @@ func ServiceAccountGroups(namespace string) []string {
 // Caller is who makes a call.
 type Caller struct {
 	User      string   // empty for an anonymous caller
-	UID       string   // of a node: its machine's; empty for others
+	UID       string   // of a node: its machine's; of a host: its Host's; empty for others
 	Groups    []string // of a known caller, GroupAuthenticated is one
 	RequestID string   // of the call, the same in every service that the gateway passes it to
 	Via       string   // user of the gateway that speaks for the caller; empty if the caller speaks itself
@@ -116,8 +117,8 @@ func CallerFrom(ctx context.Context) (Caller, bool) {
 }
 
 // FromCertificate says whom a certificate names. Whether it can be trusted, TLS has decided before. The certificate
-// must have exactly one SPIFFE name of Windlass; a node's must hold the uid of its machine, a user's must have the same
-// common name, and no group of the system's but "system:masters".
+// must have exactly one SPIFFE name of Windlass; a node's must hold the uid of its machine, a host's that of its Host,
+// a user's must have the same common name, and no group of the system's but "system:masters".
 func FromCertificate(cert *x509.Certificate) (Caller, error) {
 	if len(cert.URIs) != 1 {
 		return Caller{}, fmt.Errorf("the certificate has %d URI names, not one", len(cert.URIs))
@@ -132,19 +133,20 @@ func FromCertificate(cert *x509.Certificate) (Caller, error) {
 	case "node":
 		return Caller{User: NodeUser(name), UID: uid, Groups: []string{GroupNodes, GroupAuthenticated}}, nil
 	case "host":
-		return Caller{User: hostPrefix + name, Groups: []string{GroupHosts, GroupAuthenticated}}, nil
+		return Caller{User: hostPrefix + name, UID: uid, Groups: []string{GroupHosts, GroupAuthenticated}}, nil
 	case "user":
 		return userOf(cert, name)
 	}
 	return Caller{}, fmt.Errorf("the certificate names neither a service, a node, a host nor a user: %s", cert.URIs[0])
 }
 
-// parseSPIFFE takes a SPIFFE name of Windlass apart. A node's has a uid behind its name, the others have none.
+// parseSPIFFE takes a SPIFFE name of Windlass apart. A node's and a host's have a uid behind the name, the others have
+// none.
 func parseSPIFFE(uri *url.URL) (kind, name, uid string, err error) {
 	plain := url.URL{Scheme: "spiffe", Host: trustDomain, Path: uri.Path}
 	parts := strings.Split(strings.TrimPrefix(uri.Path, "/"), "/")
 	want := 2
-	if parts[0] == "node" {
+	if parts[0] == "node" || parts[0] == "host" {
 		want = 3
 	}
 	// Comparing the whole also refuses ports, queries, fragments and user parts.

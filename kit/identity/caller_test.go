@@ -43,10 +43,10 @@ func TestFromCertificate(t *testing.T) {
 		{
 			"a host's common name and organizations mean nothing", "root",
 			[]string{"system:masters"},
-			[]string{"spiffe://windlass/host/rack-1-a"},
-			Caller{User: "system:host:rack-1-a", Groups: []string{"system:hosts", "system:authenticated"}},
+			[]string{"spiffe://windlass/host/rack-1-a/u-1"},
+			Caller{User: "system:host:rack-1-a", UID: "u-1", Groups: []string{"system:hosts", "system:authenticated"}},
 		},
-		{"a host has no uid", "a", nil, []string{"spiffe://windlass/host/rack-1-a/u-1"}, Caller{}},
+		{"a host has a uid", "a", nil, []string{"spiffe://windlass/host/rack-1-a"}, Caller{}},
 		{"a user cannot be a host", "system:host:a", nil, []string{"spiffe://windlass/user/system:host:a"}, Caller{}},
 		{
 			"a user has the groups of its organizations", "alice@example.com",

@@ -71,9 +71,9 @@ func Node(name string) identity.Request {
 	return identity.Request{CommonName: name, URI: identity.NodeURI(name, NodeUID(name)), Client: true}
 }
 
-// Host is a request for the certificate of the agent of a host of the inventory.
-func Host(name string) identity.Request {
-	return identity.Request{CommonName: name, URI: identity.HostURI(name), Client: true}
+// Host is a request for the certificate of the agent of a host of the inventory, whose Host has that uid.
+func Host(name, uid string) identity.Request {
+	return identity.Request{CommonName: name, URI: identity.HostURI(name, uid), Client: true}
 }
 
 // NodeUID returns the uid of the machine of a node.

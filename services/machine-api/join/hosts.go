@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -18,6 +19,7 @@ import (
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -25,9 +27,11 @@ import (
 )
 
 const (
-	hostTokens = "join/hosts/" // and the id of the token
-	// maxHostTokens is how many tokens may be valid at a time: each may have a bundle of 4 MiB.
+	hostTokens  = "join/hosts/"        // and the id of the token
+	hostBundles = "join/host-bundles/" // and the id of the token: it is read for who has shown the proof alone
+	// maxHostTokens is how many tokens may be valid at a time: each may have a bundle of 1 MiB.
 	maxHostTokens = 32
+	sweepTokens   = time.Minute
 	// tokenLabel of a Host is the id of the token that it joined with.
 	tokenLabel = "windlass.dev/join-token"
 )
@@ -37,7 +41,6 @@ type hostToken struct {
 	ProofHash []byte    `json:"proofHash"`
 	Roles     []string  `json:"roles"`
 	Expires   time.Time `json:"expires"`
-	Bundle    []byte    `json:"bundle,omitempty"`
 	Used      *usedBy   `json:"used,omitempty"`
 }
 
@@ -46,7 +49,14 @@ type usedBy struct {
 	Name    string `json:"name"`
 	Address string `json:"address"`
 	Zone    string `json:"zone,omitempty"`
-	Keys    string `json:"keys"` // hash of its public key
+	Keys    string `json:"keys"`          // hash of its public key
+	UID     string `json:"uid,omitempty"` // of its Host; empty until it is registered
+}
+
+// is reports whether a host is the one that has used the token.
+func (u usedBy) is(o usedBy) bool {
+	u.UID, o.UID = "", ""
+	return u == o
 }
 
 // Hosts is the HostJoinService.
@@ -57,6 +67,7 @@ type Hosts struct {
 	inventory hostv1.HostServiceClient // nil where the control plane is not on hosts
 	cluster   string                   // its name
 	gateways  func() []string
+	etcd      func() []string // URLs of etcd's members
 	now       func() time.Time
 	log       *slog.Logger
 }
@@ -64,10 +75,10 @@ type Hosts struct {
 // NewHosts returns the service that lets hosts in. inventory is where they are registered; nil where there is none, and
 // then no host can join.
 func NewHosts(st *store.Store, signer *Signer, inventory hostv1.HostServiceClient, cluster string,
-	gateways func() []string, now func() time.Time, log *slog.Logger,
+	gateways, etcd func() []string, now func() time.Time, log *slog.Logger,
 ) *Hosts {
 	return &Hosts{
-		store: st, signer: signer, inventory: inventory, cluster: cluster, gateways: gateways, now: now, log: log,
+		store: st, signer: signer, inventory: inventory, cluster: cluster, gateways: gateways, etcd: etcd, now: now, log: log,
 	}
 }
 
@@ -80,17 +91,18 @@ func (h *Hosts) onHosts() error {
 		"the control plane of this cluster is not on hosts: no host can join")
 }
 
-// CreateHostToken stores a token. Those that have expired are removed.
+// CreateHostToken stores a token.
 func (h *Hosts) CreateHostToken(ctx context.Context, req *machinev1.CreateHostTokenRequest) (
 	*machinev1.CreateHostTokenResponse, error,
 ) {
 	if err := h.onHosts(); err != nil {
 		return nil, err
 	}
-	if slices.Contains(req.GetRoles(), "control-plane") != (len(req.GetBundle()) > 0) {
-		return nil, rpcerr.Invalid(object.Fault{
-			Path: "bundle", Description: "is required for a control-plane host, and only for that",
-		})
+	if !slices.Contains(req.GetRoles(), "control-plane") {
+		return nil, rpcerr.Invalid(object.Fault{Path: "roles", Description: "hosts that are workers alone cannot join yet"})
+	}
+	if len(req.GetBundle()) == 0 {
+		return nil, rpcerr.Invalid(object.Fault{Path: "bundle", Description: "is required for a control-plane host"})
 	}
 	valid, err := h.sweep(ctx)
 	if err != nil {
@@ -100,14 +112,20 @@ func (h *Hosts) CreateHostToken(ctx context.Context, req *machinev1.CreateHostTo
 		return nil, rpcerr.TooMany(fmt.Sprintf("%d tokens of hosts are valid: wait until one expires", valid), time.Minute)
 	}
 	t := hostToken{
-		ProofHash: req.GetProofHash(), Roles: req.GetRoles(), Bundle: req.GetBundle(),
-		Expires: h.now().Add(req.GetTtl().AsDuration()).UTC(),
+		ProofHash: req.GetProofHash(), Roles: req.GetRoles(), Expires: h.now().Add(req.GetTtl().AsDuration()).UTC(),
 	}
 	identity.Describe(ctx, "", req.GetId(), fmt.Sprintf("token of a host, %v until %s", t.Roles,
 		t.Expires.Format(time.RFC3339)))
-	if err := h.put(ctx, req.GetId(), t, 0); errors.Is(err, store.ErrExists) {
+	value, err := json.Marshal(t)
+	if err != nil {
+		return nil, err
+	}
+	_, err = h.store.Commit(ctx, store.Put(hostTokens+req.GetId(), value, 0),
+		store.Put(hostBundles+req.GetId(), req.GetBundle(), 0))
+	if errors.Is(err, store.ErrExists) {
 		return nil, rpcerr.Exists("HostToken", req.GetId())
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &machinev1.CreateHostTokenResponse{
@@ -115,16 +133,7 @@ func (h *Hosts) CreateHostToken(ctx context.Context, req *machinev1.CreateHostTo
 	}, nil
 }
 
-func (h *Hosts) put(ctx context.Context, id string, t hostToken, ifRevision int64) error {
-	value, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	_, err = h.store.Commit(ctx, store.Put(hostTokens+id, value, ifRevision))
-	return err
-}
-
-// sweep removes the tokens that have expired, and returns how many others there are.
+// sweep removes the tokens that have expired, with their bundles, and returns how many others there are.
 func (h *Hosts) sweep(ctx context.Context) (valid int, err error) {
 	page, err := h.store.List(ctx, hostTokens, store.ListOptions{})
 	if err != nil {
@@ -136,12 +145,57 @@ func (h *Hosts) sweep(ctx context.Context) (valid int, err error) {
 			valid++
 			continue
 		}
-		_, err := h.store.Commit(ctx, store.Delete(r.Key, r.Revision))
-		if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+		if err := h.remove(ctx, strings.TrimPrefix(r.Key, hostTokens)); err != nil {
 			return valid, err
 		}
 	}
 	return valid, nil
+}
+
+// remove removes a token and its bundle.
+func (h *Hosts) remove(ctx context.Context, id string) error {
+	_, err := h.store.Commit(ctx, store.Delete(hostTokens+id, store.Whatever),
+		store.Delete(hostBundles+id, store.Whatever))
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+// Run removes the tokens that have expired, until ctx ends.
+func (h *Hosts) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if _, err := h.sweep(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "expired tokens of hosts are not removed", "error", err)
+		}
+		backoff.Sleep(ctx, sweepTokens)
+	}
+	return nil
+}
+
+// token returns a valid token and its revision.
+func (h *Hosts) token(ctx context.Context, id string, proof []byte) (t hostToken, revision int64, err error) {
+	r, err := h.store.Get(ctx, hostTokens+id)
+	if errors.Is(err, store.ErrNotFound) {
+		return t, 0, rpcerr.BadToken(errBadToken.Error())
+	}
+	if err != nil {
+		return t, 0, err
+	}
+	if err := json.Unmarshal(r.Value, &t); err != nil {
+		return t, 0, fmt.Errorf("record %q: %w", r.Key, err)
+	}
+	given := sha256.Sum256(proof)
+	if subtle.ConstantTimeCompare(given[:], t.ProofHash) != 1 {
+		return t, 0, rpcerr.BadToken(errBadToken.Error())
+	}
+	if !h.now().Before(t.Expires) {
+		if err := h.remove(ctx, id); err != nil { // so that it stays so when the clock is set back
+			return t, 0, err
+		}
+		return t, 0, rpcerr.BadToken(errBadToken.Error())
+	}
+	return t, r.Revision, nil
 }
 
 // JoinHost exchanges a token for the certificate of a host.
@@ -149,88 +203,106 @@ func (h *Hosts) JoinHost(ctx context.Context, req *machinev1.JoinHostRequest) (*
 	if err := h.onHosts(); err != nil {
 		return nil, err
 	}
-	r, err := h.store.Get(ctx, hostTokens+req.GetId())
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, rpcerr.BadToken(errBadToken.Error())
-	}
+	t, revision, err := h.token(ctx, req.GetId(), req.GetProof())
 	if err != nil {
 		return nil, err
-	}
-	var t hostToken
-	if err := json.Unmarshal(r.Value, &t); err != nil {
-		return nil, fmt.Errorf("record %q: %w", r.Key, err)
-	}
-	proof := sha256.Sum256(req.GetProof())
-	if subtle.ConstantTimeCompare(proof[:], t.ProofHash) != 1 || !h.now().Before(t.Expires) {
-		return nil, rpcerr.BadToken(errBadToken.Error())
 	}
 	csr, err := hostRequest(req.GetAgentRequest())
 	if err != nil {
 		return nil, err
 	}
 	by := usedBy{Name: req.GetName(), Address: req.GetAddress(), Zone: req.GetZone(), Keys: keyOf(csr)}
-	if t.Used != nil && *t.Used != by {
+	if t.Used != nil && !t.Used.is(by) {
 		return nil, rpcerr.BadToken("the token was used already, for host " + t.Used.Name)
 	}
-	identity.Describe(ctx, "", by.Name, "certificate of a host that joins")
+	identity.Describe(ctx, "", by.Name, fmt.Sprintf("certificate of a host that joins by token %s, %v at %s", req.GetId(),
+		t.Roles, by.Address))
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
 	}
-	// First the token is used up: of two hosts with it one gets a certificate.
-	if t.Used == nil {
-		unused := t
-		t.Used = &by
-		if err := h.put(ctx, req.GetId(), t, r.Revision); errors.Is(err, store.ErrConflict) {
-			return nil, rpcerr.Conflict("HostToken", req.GetId(), "another host joins with it at the same time")
-		} else if err != nil {
-			return nil, err
-		}
-		if err := h.register(ctx, req, t.Roles); err != nil {
-			h.release(ctx, req.GetId(), unused, err)
-			return nil, err
-		}
-	} else if err := h.register(ctx, req, t.Roles); err != nil {
-		return nil, err
-	}
-	out, err := h.answer(by.Name, csr)
+	uid, err := h.use(ctx, req, t, by, revision)
 	if err != nil {
 		return nil, err
 	}
-	out.Roles, out.Bundle = t.Roles, t.Bundle
+	bundle, err := h.store.Get(ctx, hostBundles+req.GetId())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, rpcerr.BadToken(errBadToken.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := h.answer(by.Name, uid, csr)
+	if err != nil {
+		return nil, err
+	}
+	out.Roles, out.Bundle, out.EtcdEndpoints = t.Roles, bundle.Value, h.etcd()
 	return out, nil
 }
 
-// release makes a token usable again after the inventory has refused its host for good. If that does not succeed, the
-// token stays with the host, and another one is needed.
-func (h *Hosts) release(ctx context.Context, id string, unused hostToken, refusal error) {
-	switch rpcerr.Reason(refusal) {
-	case metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
-	default:
-		return // the host may be registered
+// use binds a token to a host and registers that, or finds that both was done. It returns the uid of the Host.
+func (h *Hosts) use(ctx context.Context, req *machinev1.JoinHostRequest, t hostToken, by usedBy,
+	revision int64) (string,
+	error,
+) {
+	if t.Used != nil && t.Used.UID != "" { // only the very host that was registered then
+		host, err := h.inventory.GetHost(ctx, &hostv1.GetHostRequest{Name: by.Name})
+		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND || err == nil &&
+			host.GetMetadata().GetUid() != t.Used.UID {
+			return "", rpcerr.BadToken("the token was used already, and its host was removed")
+		}
+		return t.Used.UID, err
 	}
-	r, err := h.store.Get(ctx, hostTokens+id)
-	if err == nil {
-		err = h.put(ctx, id, unused, r.Revision)
+	// First the token is bound: of two hosts with it one gets a certificate.
+	if t.Used == nil {
+		t.Used = &by
+		var err error
+		if revision, err = h.put(ctx, req.GetId(), t, revision); err != nil {
+			return "", err
+		}
 	}
+	host, err := h.register(ctx, req, t.Roles)
 	if err != nil {
-		h.log.WarnContext(ctx, "token of a host stays used", "token", id, "host_refused", refusal, "error", err)
+		switch rpcerr.Reason(err) {
+		case metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
+			t.Used = nil // it can be used for another name
+			if _, err := h.put(ctx, req.GetId(), t, revision); err != nil {
+				h.log.WarnContext(ctx, "token stays bound to a host that was refused", "token", req.GetId(), "error", err)
+			}
+		default: // the host may be registered
+		}
+		return "", err
 	}
+	bound := by
+	bound.UID = host.GetMetadata().GetUid()
+	t.Used = &bound
+	_, err = h.put(ctx, req.GetId(), t, revision)
+	return bound.UID, err
+}
+
+// put stores a token that has changed, and returns its revision.
+func (h *Hosts) put(ctx context.Context, id string, t hostToken, ifRevision int64) (int64, error) {
+	value, err := json.Marshal(t)
+	if err != nil {
+		return 0, err
+	}
+	revision, err := h.store.Commit(ctx, store.Put(hostTokens+id, value, ifRevision))
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+		return 0, rpcerr.Conflict("HostToken", id, "it is used at the same time, or has expired: try again")
+	}
+	return revision, err
 }
 
 // register has the inventory know the host. A host of the same name that joined by another token is refused: a token is
 // no right to the certificate of a host that exists.
-func (h *Hosts) register(ctx context.Context, req *machinev1.JoinHostRequest, roles []string) error {
+func (h *Hosts) register(ctx context.Context, req *machinev1.JoinHostRequest, roles []string) (*hostv1.Host, error) {
 	host, err := h.inventory.RegisterHost(ctx, &hostv1.RegisterHostRequest{
 		Name: req.GetName(), Roles: roles, Zone: req.GetZone(), Address: req.GetAddress(),
 		Labels: map[string]string{tokenLabel: req.GetId()},
 	})
-	if err != nil {
-		return err
+	if err == nil && host.GetMetadata().GetLabels()[tokenLabel] != req.GetId() {
+		err = rpcerr.Exists("Host", req.GetName())
 	}
-	if host.GetMetadata().GetLabels()[tokenLabel] != req.GetId() {
-		return rpcerr.Exists("Host", req.GetName())
-	}
-	return nil
+	return host, err
 }
 
 // RenewHost gives a host a new certificate while it is in the inventory. A host that was fenced gets one, too: it needs
@@ -251,6 +323,10 @@ func (h *Hosts) RenewHost(ctx context.Context, req *machinev1.RenewHostRequest) 
 	if err != nil {
 		return nil, err
 	}
+	if host.GetMetadata().GetUid() != caller.UID {
+		return nil, rpcerr.Forbidden("the certificate is of an earlier host " + name +
+			": it was removed, and joins again by a token")
+	}
 	csr, err := hostRequest(req.GetAgentRequest())
 	if err != nil {
 		return nil, err
@@ -259,7 +335,7 @@ func (h *Hosts) RenewHost(ctx context.Context, req *machinev1.RenewHostRequest) 
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
 	}
-	out, err := h.answer(name, csr)
+	out, err := h.answer(name, caller.UID, csr)
 	if err != nil {
 		return nil, err
 	}
@@ -276,10 +352,10 @@ func hostRequest(der []byte) (*x509.CertificateRequest, error) {
 }
 
 // answer makes the certificate of a host: its agent only calls, so it serves nothing.
-func (h *Hosts) answer(name string, csr *x509.CertificateRequest) (*machinev1.JoinHostResponse, error) {
+func (h *Hosts) answer(name, uid string, csr *x509.CertificateRequest) (*machinev1.JoinHostResponse, error) {
 	a := h.signer.now()
 	certificate, err := a.Sign(csr, identity.Request{
-		CommonName: name, URI: identity.HostURI(name), Client: true, Lifetime: h.signer.lifetime,
+		CommonName: name, URI: identity.HostURI(name, uid), Client: true, Lifetime: h.signer.lifetime,
 	})
 	if err != nil {
 		return nil, err

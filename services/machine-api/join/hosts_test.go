@@ -44,7 +44,7 @@ func (i *inventory) RegisterHost(_ context.Context, r *hostv1.RegisterHostReques
 		return nil, rpcerr.Exists("Host", r.GetName())
 	}
 	h := &hostv1.Host{
-		Metadata: &metav1.ObjectMeta{Name: r.GetName(), Labels: r.GetLabels()},
+		Metadata: &metav1.ObjectMeta{Name: r.GetName(), Labels: r.GetLabels(), Uid: "uid-" + r.GetLabels()[tokenLabel][:1]},
 		Spec:     &hostv1.HostSpec{Roles: r.GetRoles(), Address: r.GetAddress(), Zone: r.GetZone()},
 	}
 	i.hosts[r.GetName()] = h
@@ -68,7 +68,8 @@ func newHostFixture(t *testing.T) *hostFixture {
 	t.Helper()
 	f := &hostFixture{inventory: &inventory{hosts: map[string]*hostv1.Host{}}, clock: time.Now()}
 	f.Hosts = NewHosts(etcdtest.Store(t), newFixture(t).signer, f.inventory, "main", func() []string { return gateways },
-		func() time.Time { return f.clock }, slog.New(slog.DiscardHandler))
+		func() []string { return []string{"https://192.0.2.1:2389"} }, func() time.Time { return f.clock },
+		slog.New(slog.DiscardHandler))
 	return f
 }
 
@@ -114,10 +115,12 @@ func TestAHostJoinsByATokenOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if caller, err := identity.FromCertificate(certificate); err != nil || caller.User != "system:host:b" {
+	if caller, err := identity.FromCertificate(certificate); err != nil || caller.User != "system:host:b" ||
+		caller.UID != "uid-0" {
 		t.Errorf("the certificate is of %q, %v", caller.User, err)
 	}
-	if string(out.GetBundle()) != "sealed" || out.GetCluster() != "main" || len(out.GetRoles()) != 1 {
+	if len(out.GetEtcdEndpoints()) != 1 || string(out.GetBundle()) != "sealed" || out.GetCluster() != "main" ||
+		len(out.GetRoles()) != 1 {
 		t.Errorf("answer %v", out)
 	}
 	if h := f.inventory.hosts["b"]; h.GetSpec().GetAddress() != "192.0.2.2" || h.GetSpec().GetZone() != "rack-2" {
@@ -134,6 +137,11 @@ func TestAHostJoinsByATokenOnce(t *testing.T) {
 		if _, err := f.join(t, change); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
 			t.Errorf("a used token with %s: %v", name, err)
 		}
+	}
+	delete(f.inventory.hosts, "b")
+	if _, err := f.join(t, func(r *machinev1.JoinHostRequest) { r.AgentRequest = keys }); rpcerr.Reason(
+		err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
+		t.Errorf("a host that was removed joins by the same token: %v", err)
 	}
 }
 
@@ -153,10 +161,18 @@ func TestATokenThatIsNotValidIsRefused(t *testing.T) {
 	if len(f.inventory.hosts) != 0 {
 		t.Errorf("registered %v", f.inventory.hosts)
 	}
+	f.clock = f.clock.Add(-time.Hour)
+	if out, err := f.join(t, func(*machinev1.JoinHostRequest) {}); err == nil {
+		t.Errorf("an expired token is valid again after the clock was set back: %v", out)
+	}
+	f.token(t, strings.Repeat("2", 32))
+	f.clock = f.clock.Add(time.Hour)
 	f.token(t, strings.Repeat("1", 32)) // removes the one that has expired
-	page, err := f.store.List(t.Context(), hostTokens, store.ListOptions{})
-	if err != nil || len(page.Records) != 1 {
-		t.Errorf("%d tokens are stored, %v", len(page.Records), err)
+	for _, prefix := range []string{hostTokens, hostBundles} {
+		page, err := f.store.List(t.Context(), prefix, store.ListOptions{})
+		if err != nil || len(page.Records) != 1 {
+			t.Errorf("%d records %s are stored, %v", len(page.Records), prefix, err)
+		}
 	}
 }
 
@@ -204,22 +220,22 @@ func TestTokensOfHostsAreLimited(t *testing.T) {
 		return err
 	}
 	for i := range maxHostTokens {
-		if err := make(i, []string{"worker"}, ""); err != nil {
+		if err := make(i, []string{"control-plane"}, "x"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := make(maxHostTokens, []string{"worker"}, ""); status.Code(err) != codes.ResourceExhausted {
+	if err := make(maxHostTokens, []string{"control-plane"}, "x"); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one more: %v", err)
 	}
 	f.clock = f.clock.Add(time.Minute)
-	if err := make(maxHostTokens, []string{"worker"}, ""); err != nil {
+	if err := make(maxHostTokens, []string{"control-plane"}, "x"); err != nil {
 		t.Errorf("after they have expired: %v", err)
 	}
 	if err := make(40, []string{"control-plane"}, ""); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a control-plane host without a bundle: %v", err)
 	}
 	if err := make(41, []string{"worker"}, "x"); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a worker with a bundle: %v", err)
+		t.Errorf("a worker: %v", err)
 	}
 }
 
@@ -228,13 +244,19 @@ func TestOnlyAHostOfTheInventoryRenews(t *testing.T) {
 	renew := func(c identity.Caller) (*machinev1.JoinHostResponse, error) {
 		return f.RenewHost(identity.WithCaller(t.Context(), c), &machinev1.RenewHostRequest{AgentRequest: request(t)})
 	}
-	host := identity.Caller{User: "system:host:b", Groups: []string{"system:hosts"}}
+	host := identity.Caller{User: "system:host:b", UID: "u", Groups: []string{"system:hosts"}}
 	if _, err := renew(host); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a host that is not registered: %v", err)
 	}
-	f.inventory.hosts["b"] = &hostv1.Host{Spec: &hostv1.HostSpec{Roles: []string{"worker"}}}
+	f.inventory.hosts["b"] = &hostv1.Host{Metadata: &metav1.ObjectMeta{Name: "b", Uid: "u"}, Spec: &hostv1.HostSpec{
+		Roles: []string{"worker"},
+	}}
 	if out, err := renew(host); err != nil || len(out.GetAgentCertificate()) == 0 || len(out.GetBundle()) != 0 {
 		t.Errorf("%v, %v", out, err)
+	}
+	host.UID = "v"
+	if _, err := renew(host); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("an earlier host of the name: %v", err)
 	}
 	for _, user := range []string{"system:node:b", "system:windlass:scheduler", "admin"} {
 		if _, err := renew(identity.Caller{User: user}); status.Code(err) != codes.PermissionDenied {

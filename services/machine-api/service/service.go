@@ -110,15 +110,15 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	}
 	control := controller.New(config)
 	machinev1.RegisterJoinServiceServer(p.Services, join.NewService(tokens, signer, tables.Machines))
-	machinev1.RegisterHostJoinServiceServer(p.Services,
-		join.NewHosts(st, signer, inventory, cfg.infrastructureName, endpoints, time.Now, p.Log))
+	joining := join.NewHosts(st, signer, inventory, cfg.infrastructureName, endpoints, p.Etcd.Endpoints, time.Now, p.Log)
+	machinev1.RegisterHostJoinServiceServer(p.Services, joining)
 	machinev1.RegisterInstanceServiceServer(p.Services, server.NewInstances(control))
 	p.Operator = func(ctx context.Context) clusteroperator.State {
 		return operatorState(p.Readiness(ctx), providers, control.OrphanCondition(), control.Refused())
 	}
 	server.Add(p.Tables, tables, control, time.Now)
 	return []serve.Part{
-		func(ctx context.Context) error { return tokens.Run(ctx, p.Log) },
+		func(ctx context.Context) error { return tokens.Run(ctx, p.Log) }, joining.Run,
 		func(ctx context.Context) error {
 			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
 		},

@@ -155,6 +155,11 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return rpcerr.NotFound("Host", name)
 	}
 	uid := h.GetMetadata().GetUid()
+	if caller.UID != uid {
+		return rpcerr.Forbidden(
+			fmt.Sprintf("the certificate is of an earlier host %q: it was removed, and joins again by a token",
+				name))
+	}
 	s.Agents.Received(name) // before it is stored that the host is no longer Lost
 	if err := s.received(ctx, uid, first); err != nil {
 		return err

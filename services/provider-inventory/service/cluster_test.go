@@ -239,12 +239,26 @@ func (in *inventory) attend(name string, to *replica) *agent {
 	return newAgent(name).attend(to)
 }
 
+// uid returns the uid of a host.
+func (r *replica) uid(name string) (uid string) {
+	r.inventory.t.Helper()
+	servetest.Await(r.inventory.t, func() string {
+		h, err := r.hosts.GetHost(context.Background(), &hostv1.GetHostRequest{Name: name})
+		if err != nil {
+			return err.Error()
+		}
+		uid = h.GetMetadata().GetUid()
+		return ""
+	})
+	return uid
+}
+
 func newAgent(name string) *agent { return &agent{name: name, reset: func() {}} }
 
 func (a *agent) attend(to *replica) *agent {
 	in := to.inventory
 	ctx, cancel := context.WithCancel(context.Background())
-	client := hostv1.NewHostServiceClient(in.ground.Dial(to.address, servetest.Host(a.name)))
+	client := hostv1.NewHostServiceClient(in.ground.Dial(to.address, servetest.Host(a.name, to.uid(a.name))))
 	var group sync.WaitGroup
 	group.Go(func() {
 		for ctx.Err() == nil {

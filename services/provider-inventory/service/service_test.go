@@ -482,7 +482,7 @@ func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 		want codes.Code
 	}{
 		{
-			"another host", hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h2"))), "h1",
+			"another host", hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h2", "u"))), "h1",
 			codes.PermissionDenied,
 		},
 		{
@@ -491,7 +491,11 @@ func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 		},
 		{"an administrator", r.hosts, "h1", codes.PermissionDenied},
 		{
-			"a host that is not registered", hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h3"))),
+			"an earlier host of the name", hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1", "u"))),
+			"h1", codes.PermissionDenied,
+		},
+		{
+			"a host that is not registered", hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h3", "u"))),
 			"h3", codes.NotFound,
 		},
 	} {
@@ -506,7 +510,7 @@ func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}
 	}
-	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1")))
+	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1", r.uid("h1"))))
 	if _, err := agent.GetHost(t.Context(), &hostv1.GetHostRequest{Name: "h1"}); status.Code(
 		err) != codes.PermissionDenied {
 		t.Errorf("an agent reads hosts: %v, want PERMISSION_DENIED", err)
@@ -517,7 +521,7 @@ func TestANewerStreamOfAHostEndsTheFormer(t *testing.T) {
 	in := newInventory(t, long)
 	r := in.start().leads()
 	r.register("h1", "192.0.2.1", "a")
-	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1")))
+	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1", r.uid("h1"))))
 	attend := func() func() error {
 		s, err := agent.AttendHost(t.Context())
 		if err == nil {

@@ -16,18 +16,19 @@ import (
 	"strings"
 
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // maxBundle is how many bytes the files of a bundle may have together: it is kept in etcd, in one record.
-const maxBundle = 4 << 20
+const maxBundle = 1000 << 10 // encrypted it may have 1 MiB
 
 // endpointsFile of a service has the addresses of etcd's members.
 const endpointsFile = "endpoints"
 
 // Bundle returns what another control-plane host of the cluster needs: the authorities with their keys, the keys that
-// seal records, the policy, the bearer tokens, the releases, the settings, and where etcd is. Who has it is root of the
+// seal records, the policy, the bearer tokens, the releases and the settings. Who has it is root of the
 // cluster.
 func (c *Cluster) Bundle() ([]byte, error) {
 	if c.Member == nil {
@@ -44,7 +45,7 @@ func (c *Cluster) Bundle() ([]byte, error) {
 	total := 0
 	add := func(name string, content []byte) error {
 		if total += len(content); total > maxBundle {
-			return fmt.Errorf("the files for another host are larger than %d MiB together, with %s", maxBundle>>20, name)
+			return fmt.Errorf("the files for another host are larger than %d KiB together, with %s", maxBundle>>10, name)
 		}
 		if err := files.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
 			return err
@@ -92,15 +93,27 @@ func shared(name string) bool {
 	case "release":
 		return len(parts) > 1
 	case "services":
-		return name == "services/"+topology.Gateway+"/tokens" || name == "services/"+topology.MachineAPI+"/"+endpointsFile ||
+		return name == "services/"+topology.Gateway+"/tokens" ||
 			len(parts) == 4 && parts[2] == "tls" && parts[3] == serve.RecordKeysFile
 	}
 	return false
 }
 
-// JoinHost makes the files of another control-plane host of the cluster in dir, from a bundle. The settings are written
-// last: a join that was cut off is repeated.
-func JoinHost(dir string, m Member, bundle []byte) (*Cluster, error) {
+// Joined is what a host that joins got from the cluster.
+type Joined struct {
+	Bundle    []byte   // see Bundle
+	Authority []byte   // the authorities of the services that are trusted now, in PEM
+	Endpoints []string // URLs of etcd's members
+}
+
+// joining is a file that is there while the files of a host are made: what is there with it is of a join that was cut
+// off. It has the authority of the cluster, so that a host does not get files of two.
+const joining = "joining"
+
+// JoinHost makes the files of another control-plane host of the cluster in dir. The settings are written last: a join
+// that was cut off is repeated. A directory with files of another cluster is refused, and so is a bundle from before a
+// rotation of the authorities.
+func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -112,9 +125,18 @@ func JoinHost(dir string, m Member, bundle []byte) (*Cluster, error) {
 	if there, err := exists(filepath.Join(dir, hostFile)); err != nil || there {
 		return nil, errors.Join(err, fmt.Errorf("%s: this host is in a cluster already", dir))
 	}
-	files, err := unpack(bundle)
+	files, err := unpack(j.Bundle)
 	if err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	if err := complete(files); err != nil {
+		return nil, fmt.Errorf("bundle: %w", err)
+	}
+	if len(j.Endpoints) == 0 {
+		return nil, errors.New("the cluster names no member of etcd")
+	}
+	if err := claim(dir, files["pki/"+topology.APIAuthority+"-ca.crt"]); err != nil {
+		return nil, err
 	}
 	c := &Cluster{dir: dir}
 	if err := json.Unmarshal(files[hostFile], &c.Settings); err != nil || c.Member == nil {
@@ -123,14 +145,13 @@ func JoinHost(dir string, m Member, bundle []byte) (*Cluster, error) {
 	if err := c.CheckFormat(); err != nil {
 		return nil, err
 	}
-	m.First, m.Begun = c.Member.First, true
+	m.First, m.Begun, m.Registered = c.Member.First, true, true
 	if c.Member = &m; m.Address == m.First {
 		return nil, fmt.Errorf("address %s: is that of the host that began the cluster", m.Address)
 	}
-	endpoints := files["services/"+topology.MachineAPI+"/"+endpointsFile]
 	delete(files, hostFile)
 	for _, s := range c.services() {
-		files["services/"+s.Name+"/"+endpointsFile] = endpoints
+		files["services/"+s.Name+"/"+endpointsFile] = []byte(strings.Join(j.Endpoints, "\n") + "\n")
 	}
 	for name, content := range files {
 		at := filepath.Join(dir, filepath.FromSlash(name))
@@ -141,7 +162,55 @@ func JoinHost(dir string, m Member, bundle []byte) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	return c, c.Save()
+	trust, err := identity.LoadTrust(filepath.Join(dir, "pki"), topology.APIAuthority)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(trust.Bundle(), j.Authority) {
+		return nil, errors.New("the authorities were rotated since the token was made: make a new one, and remove " + dir)
+	}
+	if err := c.Save(); err != nil {
+		return nil, err
+	}
+	return c, durable.Remove(filepath.Join(dir, joining))
+}
+
+// claim marks a directory as that of a host that joins the cluster with an authority, and refuses one that has files of
+// another cluster.
+func claim(dir string, authority []byte) error {
+	marker := filepath.Join(dir, joining)
+	have, err := os.ReadFile(marker)
+	if err == nil && bytes.Equal(have, authority) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{settingsFile, "pki", "services", "admin"} {
+		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
+			return errors.Join(err, fmt.Errorf("%s: has files of another cluster: %s; remove them first", dir, name))
+		}
+	}
+	return durable.WriteFile(marker, authority, 0o600)
+}
+
+// complete returns an error unless the files have everything that a host cannot make itself.
+func complete(files map[string][]byte) error {
+	want := []string{hostFile, "policy.yaml"}
+	for _, name := range topology.Authorities() {
+		want = append(want, "pki/"+name+"-ca.crt", "pki/"+name+"-ca.key")
+	}
+	for _, s := range topology.AllServices() {
+		if s.Seals {
+			want = append(want, "services/"+s.Name+"/tls/"+serve.RecordKeysFile)
+		}
+	}
+	for _, name := range want {
+		if len(files[name]) == 0 {
+			return fmt.Errorf("%s is missing", name)
+		}
+	}
+	return nil
 }
 
 // unpack returns the files of a bundle by name. One with a name that Bundle does not write is refused.
@@ -169,7 +238,7 @@ func unpack(bundle []byte) (map[string][]byte, error) {
 			return nil, err
 		}
 		if total += len(content); total > maxBundle {
-			return nil, fmt.Errorf("is larger than %d MiB", maxBundle>>20)
+			return nil, fmt.Errorf("is larger than %d KiB", maxBundle>>10)
 		}
 		out[h.Name] = content
 	}

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
@@ -212,7 +212,7 @@ func (c *Cluster) Save() error {
 	if c.Member != nil {
 		name = hostFile
 	}
-	return renameio.WriteFile(filepath.Join(c.dir, name), append(raw, '\n'), 0o600)
+	return durable.WriteFile(filepath.Join(c.dir, name), append(raw, '\n'), 0o600)
 }
 
 // List returns the names of all clusters of this user.

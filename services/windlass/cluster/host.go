@@ -26,6 +26,8 @@ type Member struct {
 	First   string `json:"first"` // address of the host that began the cluster
 	// Begun means that the cluster's authorities were made. They are made once: what is missing from then on is lost.
 	Begun bool `json:"begun"`
+	// Registered means that the inventory has this host, or had it: one that was removed is not registered again.
+	Registered bool `json:"registered"`
 }
 
 // NewMember returns the settings of a host, or an error unless they can be used. The address is written as one form of
@@ -91,8 +93,13 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 		return nil, err
 	}
 	defer unlock()
-	if c, err := OpenHost(dir); err == nil && !c.Member.Begun && c.Member.Address == s.Member.Address {
-		return c, nil // an earlier call was cut off
+	if c, err := OpenHost(dir); err == nil && !c.Member.Begun { // an earlier call was cut off
+		if *c.Member != *s.Member || c.Name != s.Name || s.Lifetime != 0 && c.Lifetime != s.Lifetime {
+			return nil, fmt.Errorf(
+				"%s: a beginning of cluster %q on host %s at %s was cut off: repeat it with the same flags, or remove the directory",
+				dir, c.Name, c.Member.Name, c.Member.Address)
+		}
+		return c, nil
 	}
 	for _, name := range []string{hostFile, settingsFile, "pki", "services"} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil {

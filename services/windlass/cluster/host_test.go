@@ -120,7 +120,12 @@ func TestAnotherHostGetsWhatIsSharedAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := JoinHost(filepath.Join(t.TempDir(), "windlass"), m, bundle)
+	authority, err := os.ReadFile(first.Dir("pki", "windlass-ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := Joined{Bundle: bundle, Authority: authority, Endpoints: []string{"https://127.0.0.1:2389"}}
+	c, err := JoinHost(filepath.Join(t.TempDir(), "windlass"), m, joined)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,13 +152,43 @@ func TestAnotherHostGetsWhatIsSharedAndNothingElse(t *testing.T) {
 			t.Errorf("authority %s differs: %v %v", name, errA, errB)
 		}
 	}
-	if _, err := JoinHost(c.Dir(), m, bundle); err == nil {
+	if _, err := JoinHost(c.Dir(), m, joined); err == nil {
 		t.Error("a host joins twice")
 	}
-	m.Address = "127.0.0.1"
-	if _, err := JoinHost(filepath.Join(t.TempDir(), "windlass"), m, bundle); err == nil {
-		t.Error("two hosts have one address")
+	refused := func(what, dir string, m Member, j Joined) {
+		t.Helper()
+		if _, err := JoinHost(dir, m, j); err == nil {
+			t.Errorf("%s: is taken", what)
+		}
+		if there, err := exists(filepath.Join(dir, hostFile)); err != nil || there {
+			t.Errorf("%s: the host has settings: %v", what, err)
+		}
 	}
+	other := joined
+	other.Authority = []byte("another")
+	refused("authorities of after a rotation", t.TempDir(), m, other)
+	other = joined
+	other.Endpoints = nil
+	refused("no etcd", t.TempDir(), m, other)
+	other.Bundle, other.Endpoints = packed(t, "policy.yaml"), joined.Endpoints
+	refused("a bundle that lacks keys", t.TempDir(), m, other)
+	used := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(used, "services"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused("a directory with files of another cluster", used, m, joined)
+	again := t.TempDir()
+	if err := os.WriteFile(filepath.Join(again, "joining"), authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(again, "pki"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := JoinHost(again, m, joined); err != nil {
+		t.Errorf("a join that was cut off is not repeated: %v", err)
+	}
+	m.Address = "127.0.0.1"
+	refused("the address of the first host", t.TempDir(), m, joined)
 }
 
 func TestABundleWithOtherFilesIsRefused(t *testing.T) {

@@ -59,15 +59,18 @@ func TestTheInventoryProviderKeepsTheRules(t *testing.T) {
 	admin := hostv1.NewHostServiceClient(ground.Dial(p.Address(), servetest.Admin()))
 	for n := range 4 {
 		name := fmt.Sprint("h", n)
+		var uid string
 		servetest.Await(t, func() string {
-			if _, err := admin.RegisterHost(t.Context(), &hostv1.RegisterHostRequest{
+			h, err := admin.RegisterHost(t.Context(), &hostv1.RegisterHostRequest{
 				Name: name, Address: fmt.Sprint("192.0.2.", n+1), Roles: []string{"worker"},
-			}); err != nil {
+			})
+			if err != nil {
 				return err.Error()
 			}
+			uid = h.GetMetadata().GetUid()
 			return ""
 		})
-		go obey(t.Context(), hostv1.NewHostServiceClient(ground.Dial(p.Address(), servetest.Host(name))), name)
+		go obey(t.Context(), hostv1.NewHostServiceClient(ground.Dial(p.Address(), servetest.Host(name, uid))), name)
 		servetest.Await(t, func() string {
 			h, err := admin.GetHost(t.Context(), &hostv1.GetHostRequest{Name: name})
 			if err != nil || h.GetStatus().GetPhase() != "Available" {

@@ -30,6 +30,7 @@ type Facts struct {
 	Local    error          // why the address is not one of the host; nil if it is
 	Taken    map[int]string // ports of the cluster's programs that are in use, and the error
 	Own      bool           // the host is in a cluster already, whose programs may have the ports
+	Volatile bool           // the directory is in memory: a reboot removes what is in it
 	Free     uint64         // bytes free to the user on the disk of the directory
 	DiskErr  error          // why the disk could not be written
 	Syncs    []time.Duration
@@ -91,6 +92,8 @@ func disk(f Facts) Result {
 	switch {
 	case f.DiskErr != nil:
 		return Result{"disk", fail, f.DiskErr.Error()}
+	case f.Volatile:
+		return Result{"disk", warn, text + ", in memory: all that the cluster stores here is lost when the host restarts"}
 	case f.Free < leastFree:
 		return Result{"disk", fail, text + ", 1 GiB is needed: etcd's database, its snapshots, logs"}
 	case f.Free < lowFree:

@@ -39,6 +39,7 @@ func TestAHostIsJudged(t *testing.T) {
 			"in a cluster already",
 		},
 		{"a full disk", func(f *Facts) { f.Free = 900 << 20 }, "disk", fail, "0.9 GiB free, 1 GiB is needed"},
+		{"a directory in memory", func(f *Facts) { f.Volatile = true }, "disk", warn, "is lost when the host restarts"},
 		{"a small disk", func(f *Facts) { f.Free = 2 << 30 }, "disk", warn, "2.0 GiB free, 8 GiB are advised"},
 		{
 			"a read-only disk", func(f *Facts) { f.DiskErr, f.Syncs = errors.New("read-only file system"), nil }, "disk", fail,

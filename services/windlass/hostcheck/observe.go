@@ -38,6 +38,7 @@ func Observe(address, dir string, ports []int, own bool) Facts {
 	var st unix.Statfs_t
 	if f.DiskErr = unix.Statfs(there, &st); f.DiskErr == nil {
 		f.Free = st.Bavail * uint64(st.Bsize)
+		f.Volatile = st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 		f.Syncs, f.DiskErr = measure(there)
 	}
 	var timex unix.Timex

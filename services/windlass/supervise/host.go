@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
@@ -35,23 +37,25 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 				return err
 			}
 		}
-		if c.Member.Address == c.Member.First { // the others are registered when they join
-			register(ctx, c, log)
-		}
-		return nil
+		return register(ctx, c, log)
 	})
 	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
 }
 
-// register has the inventory know the host that began the cluster, until it does or ctx ends: no other host can join by
-// its name then.
-func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
+// register has the inventory know the host that began the cluster, once: no other host can join by its name then. The
+// others are registered when they join.
+func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 	logged := ""
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !c.Member.Registered {
 		err := registerOnce(ctx, c)
 		if err == nil {
-			return
+			c.Member.Registered = true
+			return c.Save()
+		}
+		if status.Code(err) == codes.AlreadyExists {
+			log.ErrorContext(ctx, "this host is not registered: another one has its name or its address", "error", err)
+			return nil
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
@@ -59,6 +63,7 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 		}
 		backoff.Sleep(ctx, time.Second)
 	}
+	return nil
 }
 
 func registerOnce(ctx context.Context, c *cluster.Cluster) error {

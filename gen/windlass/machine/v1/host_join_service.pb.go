@@ -85,7 +85,7 @@ type CreateHostTokenRequest struct {
 	Roles []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
 	// How long the token is valid: from one minute to 24 hours.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// Files for a control-plane host, encrypted with a key that is made of the token's secret; up to 4 MiB. Empty for a
+	// Files for a control-plane host, encrypted with a key that is made of the token's secret; up to 1 MiB. Empty for a
 	// host that is a worker alone.
 	Bundle        []byte `protobuf:"bytes,5,opt,name=bundle,proto3" json:"bundle,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -328,7 +328,9 @@ type JoinHostResponse struct {
 	// Endpoints of the cluster's gateways, each with host and port.
 	Gateways []string `protobuf:"bytes,6,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	// The bundle of the token.
-	Bundle        []byte `protobuf:"bytes,7,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	Bundle []byte `protobuf:"bytes,7,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// URLs of etcd's members.
+	EtcdEndpoints []string `protobuf:"bytes,8,rep,name=etcd_endpoints,json=etcdEndpoints,proto3" json:"etcd_endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -412,22 +414,28 @@ func (x *JoinHostResponse) GetBundle() []byte {
 	return nil
 }
 
+func (x *JoinHostResponse) GetEtcdEndpoints() []string {
+	if x != nil {
+		return x.EtcdEndpoints
+	}
+	return nil
+}
+
 var File_windlass_machine_v1_host_join_service_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_host_join_service_proto_rawDesc = "" +
 	"\n" +
 	"+windlass/machine/v1/host_join_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\"?\n" +
 	"\x10RenewHostRequest\x12+\n" +
-	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\"\x8c\x02\n" +
+	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\"\x8b\x02\n" +
 	"\x16CreateHostTokenRequest\x12%\n" +
 	"\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\x02id\x12&\n" +
 	"\n" +
 	"proof_hash\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\tproofHash\x12=\n" +
 	"\x05roles\x18\x03 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12@\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x13\xbaH\x10\xc8\x01\x01\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b<R\x03ttl\x12\"\n" +
-	"\x06bundle\x18\x05 \x01(\fB\n" +
-	"\xbaH\az\x05\x18\x80\x80\x80\x02R\x06bundle\"\x99\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b<R\x03ttl\x12!\n" +
+	"\x06bundle\x18\x05 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x06bundle\"\x99\x01\n" +
 	"\x17CreateHostTokenResponse\x12%\n" +
 	"\x0eauthority_hash\x18\x01 \x01(\tR\rauthorityHash\x12\x1a\n" +
 	"\bgateways\x18\x02 \x03(\tR\bgateways\x12;\n" +
@@ -439,7 +447,7 @@ const file_windlass_machine_v1_host_join_service_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12!\n" +
 	"\aaddress\x18\x04 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12\x1c\n" +
 	"\x04zone\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04zone\x12+\n" +
-	"\ragent_request\x18\x06 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\"\xfe\x01\n" +
+	"\ragent_request\x18\x06 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\"\xa5\x02\n" +
 	"\x10JoinHostResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12+\n" +
@@ -448,7 +456,8 @@ const file_windlass_machine_v1_host_join_service_proto_rawDesc = "" +
 	"\vexpiry_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expiryTime\x12\x1a\n" +
 	"\bgateways\x18\x06 \x03(\tR\bgateways\x12\x16\n" +
-	"\x06bundle\x18\a \x01(\fR\x06bundle2\x81\x04\n" +
+	"\x06bundle\x18\a \x01(\fR\x06bundle\x12%\n" +
+	"\x0eetcd_endpoints\x18\b \x03(\tR\retcdEndpoints2\x81\x04\n" +
 	"\x0fHostJoinService\x12\xaf\x01\n" +
 	"\x0fCreateHostToken\x12+.windlass.machine.v1.CreateHostTokenRequest\x1a,.windlass.machine.v1.CreateHostTokenResponse\"A\xaa\xbb\x18$\n" +
 	"\x06create\x12\fwindlass.dev\x1a\n" +

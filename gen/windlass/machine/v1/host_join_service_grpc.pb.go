@@ -36,7 +36,7 @@ type HostJoinServiceClient interface {
 	// proof that is made of it.
 	CreateHostToken(ctx context.Context, in *CreateHostTokenRequest, opts ...grpc.CallOption) (*CreateHostTokenResponse, error)
 	// JoinHost exchanges a one-time token for the certificate of a host, and registers the host. A request with the same
-	// name and keys may be repeated until the token expires; a used token with others is refused.
+	// name and keys may be repeated until the token expires or the host is removed; a used token with others is refused.
 	JoinHost(ctx context.Context, in *JoinHostRequest, opts ...grpc.CallOption) (*JoinHostResponse, error)
 	// RenewHost issues a new certificate to a host. The caller is the host itself.
 	RenewHost(ctx context.Context, in *RenewHostRequest, opts ...grpc.CallOption) (*JoinHostResponse, error)
@@ -90,7 +90,7 @@ type HostJoinServiceServer interface {
 	// proof that is made of it.
 	CreateHostToken(context.Context, *CreateHostTokenRequest) (*CreateHostTokenResponse, error)
 	// JoinHost exchanges a one-time token for the certificate of a host, and registers the host. A request with the same
-	// name and keys may be repeated until the token expires; a used token with others is refused.
+	// name and keys may be repeated until the token expires or the host is removed; a used token with others is refused.
 	JoinHost(context.Context, *JoinHostRequest) (*JoinHostResponse, error)
 	// RenewHost issues a new certificate to a host. The caller is the host itself.
 	RenewHost(context.Context, *RenewHostRequest) (*JoinHostResponse, error)

@@ -38,7 +38,7 @@ A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`wi
 the host. Other control-plane hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + `
 prints on the first. Hosts that are workers alone cannot join yet.`,
 	}
-	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newStop(e))
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newFence(e), newRemove(e), newStop(e))
 	return cmd
 }
 
@@ -97,7 +97,8 @@ func initialize(e *session.Env, f initFlags) error {
 	if err := prepare(c); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Out, "cluster %q begins on host %s: run `windlass host run%s`\n", c.Name, f.hostname, dirOption(f.dir))
+	fmt.Fprintf(e.Out, "cluster %q begins on host %s: run `windlass host run%s`\n", c.Name, c.Member.Name,
+		dirOption(f.dir))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -41,10 +43,13 @@ func newJoin(e *session.Env) *cobra.Command {
 		Short: "Join this host to a cluster as a control-plane host",
 		Long: `Join this host to a cluster as a control-plane host, by a token that ` + "`windlass host token`" + ` printed on another
 one. Nothing is started; ` + "`windlass host run`" + ` does that. A join that was cut off is repeated with the same
-command, until the token expires.`,
-		Example: "  windlass host join windlass1.eyJpZCI6… --address 192.0.2.2 --zone rack-2",
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return join(cmd.Context(), e, args[0], f) },
+command, until the token expires.
+
+With "-" the token is read from the standard input: other users of this host see what a command line has.`,
+		Example: `  windlass host join - --address 192.0.2.2 --zone rack-2 < token
+  windlass host join windlass1.eyJpZCI6… --address 192.0.2.2`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return join(cmd.Context(), e, args[0], f) },
 	}
 	dirFlag(cmd, &f.dir)
 	cmd.Flags().StringVar(&f.address, "address", "",
@@ -55,6 +60,13 @@ command, until the token expires.`,
 }
 
 func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
+	if text == "-" {
+		raw, err := io.ReadAll(io.LimitReader(e.In, 64<<10))
+		if err != nil {
+			return err
+		}
+		text = string(raw)
+	}
 	token, err := hosttoken.Parse(text)
 	if err != nil {
 		return err
@@ -76,9 +88,19 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 		}
 		return errUnusable
 	}
-	if err := durable.MkdirAll(f.dir, 0o700); err != nil {
+	for _, r := range list {
+		if r.Verdict != "OK" {
+			fmt.Fprintf(e.Err, "Warning: %s: %s\n", r.Check, r.Message)
+		}
+	}
+	if err := durable.MkdirAll(filepath.Join(f.dir, "host"), 0o700); err != nil {
 		return err
 	}
+	unlock, err := lock(filepath.Join(f.dir, "host"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	key, err := hostKey(f.dir)
 	if err != nil {
 		return err
@@ -107,7 +129,9 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 			return err
 		}
 	}
-	c, err := cluster.JoinHost(f.dir, m, bundle)
+	c, err := cluster.JoinHost(f.dir, m, cluster.Joined{
+		Bundle: bundle, Authority: answer.GetAuthority(), Endpoints: answer.GetEtcdEndpoints(),
+	})
 	if err != nil {
 		return err
 	}
@@ -116,6 +140,18 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	}
 	fmt.Fprintf(e.Out, "host %s joined cluster %q: run `windlass host run%s`\n", m.Name, c.Name, dirOption(f.dir))
 	return nil
+}
+
+// lock keeps another join from this directory until unlock is called.
+func lock(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: another join is under way: %w", dir, err), d.Close())
+	}
+	return func() { _ = d.Close() }, nil
 }
 
 // ask sends the request to the token's gateways, one after the other, until one answers. Each must show a certificate
@@ -142,7 +178,7 @@ func ask(ctx context.Context, token hosttoken.Token, request *machinev1.JoinHost
 		switch status.Code(err) {
 		case codes.OK:
 			return answer, nil
-		case codes.Unavailable, codes.DeadlineExceeded:
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted:
 			failed = append(failed, fmt.Errorf("gateway %s: %w", gateway, err))
 		default:
 			return nil, err

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
@@ -61,17 +61,15 @@ func makeToken(ctx context.Context, e *session.Env, dir string, ttl time.Duratio
 	if err != nil {
 		return err
 	}
-	files := c.AdminFiles()
-	conn, err := client.Dial(client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key})
-	if err != nil {
+	var made *machinev1.CreateHostTokenResponse
+	if err := asAdministrator(ctx, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+		var err error
+		made, err = machinev1.NewHostJoinServiceClient(conn).CreateHostToken(ctx, &machinev1.CreateHostTokenRequest{
+			Id: token.ID, ProofHash: token.ProofHash(), Roles: []string{"control-plane"}, Ttl: durationpb.New(ttl),
+			Bundle: sealed,
+		})
 		return err
-	}
-	defer conn.Close()
-	made, err := machinev1.NewHostJoinServiceClient(conn).CreateHostToken(ctx, &machinev1.CreateHostTokenRequest{
-		Id: token.ID, ProofHash: token.ProofHash(), Roles: []string{"control-plane"}, Ttl: durationpb.New(ttl),
-		Bundle: sealed,
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	token.CA, token.Gateways = made.GetAuthorityHash(), made.GetGateways()
