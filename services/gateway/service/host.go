@@ -2,6 +2,8 @@ package service
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,8 +31,11 @@ func newPresence(config Config, etcd *clientv3.Client, directory *discovery.Dire
 	if config.Host == "" {
 		return presence{}, nil
 	}
+	if etcd == nil {
+		return presence{}, errors.New("--host needs --etcd-endpoints at the first start")
+	}
 	if err := serve.CheckAdvertised(address); err != nil {
-		return presence{}, err
+		return presence{}, fmt.Errorf("--advertise: %w", err)
 	}
 	return presence{
 		directory: directory,

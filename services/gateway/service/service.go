@@ -189,7 +189,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes, memory: largeMemory()}
 	here, err := newPresence(config, etcd, directory, cmp.Or(config.Advertise, inner.Addr().String()), log)
 	if err != nil {
-		return fmt.Errorf("--advertise: %w", err)
+		return err
 	}
 	alive := programs{
 		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail, here: here,
