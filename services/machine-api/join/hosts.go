@@ -253,7 +253,8 @@ func (h *Hosts) use(ctx context.Context, req *machinev1.JoinHostRequest, t hostT
 		return t.Used.UID, err
 	}
 	// First the token is bound: of two hosts with it one gets a certificate.
-	if t.Used == nil {
+	first := t.Used == nil
+	if first {
 		t.Used = &by
 		var err error
 		if revision, err = h.put(ctx, req.GetId(), t, revision); err != nil {
@@ -262,13 +263,14 @@ func (h *Hosts) use(ctx context.Context, req *machinev1.JoinHostRequest, t hostT
 	}
 	host, err := h.register(ctx, req, t.Roles)
 	if err != nil {
-		switch rpcerr.Reason(err) {
-		case metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
+		switch reason := rpcerr.Reason(err); {
+		case first && (reason == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS ||
+			reason == metav1.ErrorReason_ERROR_REASON_INVALID_FIELD):
 			t.Used = nil // it can be used for another name
 			if _, err := h.put(ctx, req.GetId(), t, revision); err != nil {
 				h.log.WarnContext(ctx, "token stays bound to a host that was refused", "token", req.GetId(), "error", err)
 			}
-		default: // the host may be registered
+		default: // an earlier attempt may have registered the host
 		}
 		return "", err
 	}

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -69,15 +70,16 @@ func (c *Controller) Lead(ctx context.Context) error {
 // Reconcile decides about one host and returns when to decide again; zero means when something changes.
 func (c *Controller) Reconcile(ctx context.Context, name string) (time.Time, error) {
 	h, _ := c.Records.Hosts.Lookup("", name)
-	v := plan.View{Now: c.Now().UTC(), Host: h, Silence: c.Silence}
+	v := plan.View{Now: c.Now(), Host: h, Silence: c.Silence}
 	v.Last, v.Since = c.Agents.Of(name)
 	p := plan.Watch(v)
-	for _, a := range p.Do {
+	var errs []error
+	for _, a := range p.Do { // an order that cannot be sent does not keep the host from being Lost
 		if err := c.act(ctx, h, a); err != nil {
-			return time.Time{}, fmt.Errorf("host %q: %w", name, err)
+			errs = append(errs, fmt.Errorf("host %q: %w", name, err))
 		}
 	}
-	return p.Wake, nil
+	return p.Wake, errors.Join(errs...)
 }
 
 func (c *Controller) act(ctx context.Context, h *hostv1.Host, a plan.Action) error {

@@ -74,7 +74,7 @@ func reported(s *hostv1.HostStatus, o *hostv1.HostOrder, r *hostv1.HostReport, n
 
 // View is what the controller's decision about a host depends on.
 type View struct {
-	Now     time.Time     // UTC
+	Now     time.Time     // with Last and Since by a clock that goes on while the time of day is set
 	Host    *hostv1.Host  // nil if it does not exist
 	Last    time.Time     // message of the agent to this leader; zero without one
 	Since   time.Time     // when this process became the leader
@@ -97,7 +97,7 @@ type Action struct {
 
 // Plan is the outcome of one decision. The zero Plan means nothing to do.
 type Plan struct {
-	Do   []Action  // in this order; stop at the first that fails
+	Do   []Action  // one after the other, also if one fails
 	Wake time.Time // when to decide again even if nothing changes; zero means never
 }
 
@@ -124,7 +124,7 @@ func Watch(v View) Plan {
 		return p
 	}
 	s := next(h)
-	s.ResumePhase, s.Phase, s.LastTransitionTime = s.Phase, new(Lost), seconds(v.Now)
+	s.ResumePhase, s.Phase, s.LastTransitionTime = s.Phase, new(Lost), seconds(v.Now.UTC())
 	p.Do = append(p.Do, Action{
 		Verb: StoreStatus, Status: described(s), Reason: fmt.Sprintf("its agent is silent for %s", v.Silence),
 	})

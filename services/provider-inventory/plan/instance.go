@@ -40,14 +40,15 @@ func state(h *hostv1.Host) string {
 	return "Deleting"
 }
 
-// addresses returns the registered address of a host as its first InternalIP, and those that its agent reported.
+// addresses returns the registered address of a host as its InternalIP, and what its agent reported besides. Other
+// internal addresses stay in the host's status: no two machines may have one, and bridges of containers are alike.
 func addresses(h *hostv1.Host) []*nodev1.NodeAddress {
 	own := h.GetSpec().GetAddress()
 	out := []*nodev1.NodeAddress{
 		{Type: "InternalIP", Address: own}, {Type: "Hostname", Address: h.GetMetadata().GetName()},
 	}
 	for _, a := range h.GetStatus().GetAddresses() {
-		if a.GetAddress() != own && a.GetAddress() != h.GetMetadata().GetName() {
+		if a.GetType() != "InternalIP" && a.GetAddress() != own && a.GetAddress() != h.GetMetadata().GetName() {
 			out = append(out, a)
 		}
 	}

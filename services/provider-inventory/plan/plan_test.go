@@ -63,7 +63,7 @@ func attends(h *hostv1.Host) { h.Status = plan.Received(h, &hostv1.AttendHostReq
 func fenced(t *testing.T) func(*hostv1.Host) {
 	return func(h *hostv1.Host) {
 		var err error
-		if h.Status, err = plan.Fence(h, "alice", "unplugged", start); err != nil {
+		if h.Status, err = plan.Fence(h, false, "alice", "unplugged", start); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,7 +290,9 @@ func TestAReportOfAnotherOrderChangesNothing(t *testing.T) {
 func TestAnInstance(t *testing.T) {
 	h := free("h", claimed, started, func(h *hostv1.Host) {
 		h.Status.Addresses = []*nodev1.NodeAddress{
-			{Type: "InternalIP", Address: "192.0.2.1"}, {Type: "ExternalIP", Address: "198.51.100.1"},
+			{Type: "InternalIP", Address: "192.0.2.1"},
+			{Type: "ExternalIP", Address: "198.51.100.1"},
+			{Type: "InternalIP", Address: "172.17.0.1"}, // of a bridge, as on every other host
 		}
 	}, silent)
 	want := &providerv1.Instance{
@@ -356,13 +358,16 @@ func TestWatch(t *testing.T) {
 }
 
 func TestOnlyASilentHostIsFenced(t *testing.T) {
-	_, err := plan.Fence(free("h", claimed, started), "alice", "unplugged", start)
+	_, err := plan.Fence(free("h", claimed, started), false, "alice", "unplugged", start)
 	var r *plan.Refusal
 	if !errors.As(err, &r) || r.Unblock == "" {
 		t.Errorf("a host that attends: %v", err)
 	}
 	h := free("h", claimed, started, silent)
-	s, err := plan.Fence(h, "alice", "unplugged", start)
+	if _, err := plan.Fence(h, true, "alice", "unplugged", start); !errors.As(err, &r) {
+		t.Errorf("a host whose agent is back, which is not stored yet: %v", err)
+	}
+	s, err := plan.Fence(h, false, "alice", "unplugged", start)
 	want := &hostv1.HostFencing{
 		By: "alice", Reason: "unplugged", Time: object.Timestamp(start), MachineRef: machine("m").Machine,
 	}

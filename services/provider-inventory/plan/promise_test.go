@@ -218,7 +218,7 @@ func (w *world) step() {
 		if w.agents[name].on || w.random.IntN(4) > 0 {
 			return // confirmed only when it is true
 		}
-		if s, err := plan.Fence(w.hosts[name], "alice", "unplugged", w.now); err == nil {
+		if s, err := plan.Fence(w.hosts[name], false, "alice", "unplugged", w.now); err == nil {
 			w.fenced[w.hosts[name].GetStatus().GetRequestToken()] = true
 			w.decide(w.hosts[name], s, w.hosts[name].GetStatus().GetRequestToken(), false)
 		}

@@ -16,10 +16,11 @@ type Refusal struct {
 func (r *Refusal) Error() string { return "host " + r.Host + ": " + r.Text + "; " + r.Unblock }
 
 // Fence returns the status of a host after the confirmation that it is off. The machine loses the host, and the agent
-// wipes it when the host comes back. A host whose agent attends is not off.
-func Fence(h *hostv1.Host, by, reason string, now time.Time) (*hostv1.HostStatus, error) {
+// wipes it when the host comes back. A host whose agent attends is not off, also if that is not stored yet; answered is
+// whether it sent a message to this leader.
+func Fence(h *hostv1.Host, answered bool, by, reason string, now time.Time) (*hostv1.HostStatus, error) {
 	s := next(h)
-	if s.GetPhase() != Lost {
+	if s.GetPhase() != Lost || answered {
 		return nil, &Refusal{
 			Host: h.GetMetadata().GetName(), Text: "its agent attends, so the host is not off",
 			Unblock: "turn it off and wait until it is Lost",

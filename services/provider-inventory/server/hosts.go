@@ -81,7 +81,7 @@ func (s *Hosts) FenceHost(ctx context.Context, r *hostv1.FenceHostRequest) (*hos
 	}
 	return s.Records.Change(ctx, r.GetName(), r.GetUid(), func(h *hostv1.Host) (records.Change, error) {
 		now := s.Now().UTC()
-		status, err := plan.Fence(h, caller.User, r.GetReason(), now)
+		status, err := plan.Fence(h, s.answered(r.GetName()), caller.User, r.GetReason(), now)
 		if err != nil {
 			return records.Change{}, statusOf(err)
 		}
@@ -91,6 +91,13 @@ func (s *Hosts) FenceHost(ctx context.Context, r *hostv1.FenceHostRequest) (*hos
 		}
 		return c, nil
 	})
+}
+
+// answered reports whether the agent of a host sent a message lately, or attends. Of a Lost one, a message that is
+// older than Silence is from before it was lost.
+func (s *Hosts) answered(name string) bool {
+	last, _ := s.Agents.Of(name)
+	return !last.IsZero() && s.Now().Sub(last) < s.Silence
 }
 
 // RemoveHost removes a host that no machine has.
@@ -155,6 +162,9 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return rpcerr.NotFound("Host", name)
 	}
 	uid := h.GetMetadata().GetUid()
+	if first.GetFacts() == nil { // they say which machine's files the host has
+		return rpcerr.Invalid(object.Fault{Path: "facts", Description: "is required in the first message"})
+	}
 	if caller.UID != uid {
 		return rpcerr.Forbidden(
 			fmt.Sprintf("the certificate is of an earlier host %q: it was removed, and joins again by a token",

@@ -35,6 +35,7 @@ type Config struct {
 	Cluster string // name of the cluster, part of the provider ids
 	Records *records.Records
 	Agents  *attend.Registry
+	Silence time.Duration // of an agent, after which its host is Lost
 	Now     func() time.Time
 }
 

@@ -45,7 +45,7 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	control := controller.New(controller.Config{
 		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,
 	})
-	cfg := server.Config{Cluster: opts.Cluster, Records: all, Agents: agents, Now: time.Now}
+	cfg := server.Config{Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now}
 	p.Tables.Add(all.Hosts, &hostv1.HostService_ServiceDesc, server.NewHosts(cfg))
 	providerv1.RegisterProviderServiceServer(p.Services, server.NewProvider(cfg))
 	return []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}, recorder.Register(p.Services)

@@ -14,9 +14,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
@@ -503,7 +505,7 @@ func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Send(&hostv1.AttendHostRequest{Name: c.host}); err != nil {
+		if err := s.Send(&hostv1.AttendHostRequest{Name: c.host, Facts: &hostv1.HostFacts{BootId: "b"}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Recv(); status.Code(err) != c.want {
@@ -511,6 +513,26 @@ func TestOnlyAHostsOwnAgentAttends(t *testing.T) {
 		}
 	}
 	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1", r.uid("h1"))))
+	for name, m := range map[string]*hostv1.AttendHostRequest{
+		"no facts": {Name: "h1"},
+		"a long address": {Name: "h1", Facts: &hostv1.HostFacts{
+			BootId: "b", Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: strings.Repeat("1", 1<<20)}},
+		}},
+		"a long quantity": {Name: "h1", Facts: &hostv1.HostFacts{
+			BootId: "b", Capacity: map[string]*structpb.Value{"cpu": structpb.NewStringValue(strings.Repeat("1", 1<<20))},
+		}},
+	} {
+		s, err := agent.AttendHost(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(m); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want INVALID_ARGUMENT", name, err)
+		}
+	}
 	if _, err := agent.GetHost(t.Context(), &hostv1.GetHostRequest{Name: "h1"}); status.Code(
 		err) != codes.PermissionDenied {
 		t.Errorf("an agent reads hosts: %v, want PERMISSION_DENIED", err)
@@ -554,10 +576,32 @@ func TestWhatUsersMayWriteOfAHost(t *testing.T) {
 		return err
 	}
 	if err := change(func(h *hostv1.Host) {
-		h.Metadata.Labels, h.Spec.Zone = map[string]string{"disk": "ssd"},
-			"b"
+		h.Metadata.Labels, h.Spec.Unschedulable = map[string]string{"disk": "ssd"}, true
 	}); err != nil {
-		t.Errorf("labels and zone: %v", err)
+		t.Errorf("labels and a cordon: %v", err)
+	}
+	if err := change(func(h *hostv1.Host) { h.Spec.Unschedulable = false }); err != nil {
+		t.Errorf("the end of a cordon: %v", err)
+	}
+	for name, f := range map[string]func(*hostv1.Host){
+		"an address":  func(h *hostv1.Host) { h.Spec.Address = "192.0.2.9" },
+		"a zone":      func(h *hostv1.Host) { h.Spec.Zone = "b" },
+		"a finalizer": func(h *hostv1.Host) { h.Metadata.Finalizers = []string{"example.com/x"} },
+		"an owner": func(h *hostv1.Host) {
+			h.Metadata.OwnerReferences = []*metav1.OwnerReference{{ApiVersion: "v1", Kind: "ConfigMap", Name: "c", Uid: "u"}}
+		},
+		"the label of a token": func(h *hostv1.Host) { h.Metadata.Labels["windlass.dev/join-token"] = "x" },
+	} {
+		if err := change(f); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v, want PERMISSION_DENIED", name, err)
+		}
+	}
+	for _, address := range []string{"::ffff:192.0.2.1", "2001:DB8::1", "0.0.0.0", "224.0.0.1", "fe80::1"} {
+		if _, err := r.hosts.RegisterHost(t.Context(), &hostv1.RegisterHostRequest{
+			Name: "h9", Address: address, Roles: []string{"worker"},
+		}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("a host at %s: %v, want INVALID_ARGUMENT", address, err)
+		}
 	}
 	if err := change(func(h *hostv1.Host) { h.Spec.Roles = []string{"control-plane"} }); status.Code(
 		err) != codes.InvalidArgument {
@@ -580,10 +624,6 @@ func TestWhatUsersMayWriteOfAHost(t *testing.T) {
 	})
 	if status.Code(err) != codes.AlreadyExists {
 		t.Errorf("another host with the name of one: %v, want ALREADY_EXISTS", err)
-	}
-	r.create("m1")
-	if err := change(func(h *hostv1.Host) { h.Spec.Zone = "c" }); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("the zone of a host with a machine: %v, want INVALID_ARGUMENT", err)
 	}
 }
 

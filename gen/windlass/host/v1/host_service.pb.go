@@ -1077,7 +1077,7 @@ type HostFacts struct {
 	AgentVersion string `protobuf:"bytes,2,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// Total resources of the host, as quantities. At most 64.
 	Capacity map[string]*structpb.Value `protobuf:"bytes,3,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Addresses of the host. At most 64.
+	// Addresses of the host. At most 64, with at most 253 characters each.
 	Addresses []*v11.NodeAddress `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// Uid of the machine that the host has the files of; empty if it has none. A host that no machine has, with the files
 	// of a machine, is wiped.
@@ -1546,13 +1546,14 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\x11AttendHostRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x121\n" +
 	"\x05facts\x18\x02 \x01(\v2\x1b.windlass.host.v1.HostFactsR\x05facts\x124\n" +
-	"\x06report\x18\x03 \x01(\v2\x1c.windlass.host.v1.HostReportR\x06report\"\xf9\x03\n" +
+	"\x06report\x18\x03 \x01(\v2\x1c.windlass.host.v1.HostReportR\x06report\"\xfc\x04\n" +
 	"\tHostFacts\x12 \n" +
 	"\aboot_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06bootId\x12,\n" +
-	"\ragent_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\fagentVersion\x12\xd4\x01\n" +
-	"\bcapacity\x18\x03 \x03(\v2).windlass.host.v1.HostFacts.CapacityEntryB\x8c\x01\xbaH\x88\x01\x9a\x01\x84\x01\x10@\"\x05r\x03\x18\xfd\x01*y\xba\x01v\n" +
-	"\bquantity\x12<must be a quantity: a number or a string such as 500m or 2Gi\x1a,type(this) == double || type(this) == stringR\bcapacity\x12E\n" +
-	"\taddresses\x18\x04 \x03(\v2\x1d.windlass.node.v1.NodeAddressB\b\xbaH\x05\x92\x01\x02\x10@R\taddresses\x12)\n" +
+	"\ragent_version\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\fagentVersion\x12\xf2\x01\n" +
+	"\bcapacity\x18\x03 \x03(\v2).windlass.host.v1.HostFacts.CapacityEntryB\xaa\x01\xbaH\xa6\x01\x9a\x01\xa2\x01\x10@\"\x05r\x03\x18\xfd\x01*\x96\x01\xba\x01\x92\x01\n" +
+	"\bquantity\x12<must be a quantity: a number or a string such as 500m or 2Gi\x1aHtype(this) == double || type(this) == string && size(string(this)) <= 64R\bcapacity\x12\xa9\x01\n" +
+	"\taddresses\x18\x04 \x03(\v2\x1d.windlass.node.v1.NodeAddressBl\xbaHi\x92\x01f\x10@\"b\xba\x01_\n" +
+	"\aaddress\x12 must have at most 253 characters\x1a2size(this.address) <= 253 && size(this.type) <= 64R\taddresses\x12)\n" +
 	"\vmachine_uid\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\n" +
 	"machineUid\x1aS\n" +
 	"\rCapacityEntry\x12\x10\n" +
