@@ -369,14 +369,23 @@ func limitsHold(t *testing.T, b bench) {
 			t.Skip(err)
 		}
 	}
-	p := b.pod("a", `x=xxxxxxxxxxxxxxxx; while :; do x="$x$x"; done`)
-	p.Spec.RestartPolicy = "Never"
-	p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Limits: map[string]*structpb.Value{
-		"memory": structpb.NewStringValue("32Mi"), "cpu": structpb.NewStringValue("500m"),
-	}}
-	b.cluster.add(p)
-	st := b.cluster.await("a", "has failed", phase("Failed"))
-	if e := st.GetContainerStatuses()[0].GetState().GetTerminated(); e.GetReason() != "OOMKilled" {
+	beyond := func(name string) *schedulingv1.ContainerStateTerminated {
+		p := b.pod(name, `x=xxxxxxxxxxxxxxxx; while :; do x="$x$x"; done`)
+		p.Spec.RestartPolicy = "Never"
+		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Limits: map[string]*structpb.Value{
+			"memory": structpb.NewStringValue("32Mi"), "cpu": structpb.NewStringValue("500m"),
+		}}
+		b.cluster.add(p)
+		st := b.cluster.await(name, "has failed", phase("Failed"))
+		return st.GetContainerStatuses()[0].GetState().GetTerminated()
+	}
+	e := beyond("a")
+	// containerd is notified of the kernel's kill apart from the end of the process: on a busy host at times too late.
+	for i := 1; b.cri && e.GetReason() == "Error" && e.GetExitCode() == 137 && i < 4; i++ {
+		t.Logf("containerd has missed the kernel's kill: %v", e)
+		e = beyond(fmt.Sprintf("a%d", i))
+	}
+	if e.GetReason() != "OOMKilled" {
 		t.Errorf("beyond its memory limit: %v", e)
 	}
 	b.cluster.add(b.pod("b", "while :; do :; done"))
