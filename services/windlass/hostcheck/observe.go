@@ -2,7 +2,6 @@ package hostcheck
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/cgroup"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
 const (
@@ -25,9 +25,7 @@ const (
 // for 10 s at most.
 func Observe(address, dir string, ports []int, own bool) Facts {
 	f := Facts{Address: address, Own: own, Taken: map[int]string{}, Root: os.Geteuid() == 0}
-	if f.Local = listen(address, 0); f.Local != nil {
-		f.Local = fmt.Errorf("%s is not an address of this host: %w", address, f.Local)
-	} else {
+	if f.Local = cluster.CheckLocal(address); f.Local == nil {
 		for _, port := range ports {
 			if err := listen(address, port); err != nil {
 				f.Taken[port] = err.Error()

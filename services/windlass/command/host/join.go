@@ -2,15 +2,9 @@ package host
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,11 +95,8 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 		return err
 	}
 	defer unlock()
-	key, err := hostKey(f.dir)
-	if err != nil {
-		return err
-	}
-	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	// The key is made once: a join that is repeated must be by the same.
+	request, err := identity.RequestFor(filepath.Join(f.dir, "host", "tls.key"), m.Name)
 	if err != nil {
 		return err
 	}
@@ -185,41 +176,4 @@ func ask(ctx context.Context, token hosttoken.Token, request *machinev1.JoinHost
 		}
 	}
 	return nil, errors.Join(failed...)
-}
-
-// hostKey returns the key of the host's certificate, and makes it the first time: a join that is repeated must be by
-// the same key.
-func hostKey(dir string) (*ecdsa.PrivateKey, error) {
-	file := filepath.Join(dir, "host", "tls.key")
-	raw, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return nil, err
-		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return nil, err
-		}
-		if err := durable.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			return nil, err
-		}
-		return key, durable.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
-	}
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(raw)
-	if block == nil {
-		return nil, fmt.Errorf("%s: holds no key", file)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("%s: holds a key of another kind", file)
-	}
-	return key, nil
 }
