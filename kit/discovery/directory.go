@@ -240,7 +240,7 @@ func (d *Directory) set(keys map[string][]byte) {
 		Endpoints: map[string][]Endpoint{}, Away: map[string][]Endpoint{}, Leaders: map[string]string{},
 		Confirmed: time.Now(),
 	}
-	lasts := map[string][]Endpoint{}
+	lasts, gone := map[string][]Endpoint{}, map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if service, ok := strings.CutPrefix(key, topology.ElectionsPrefix); ok {
 			var leader struct {
@@ -249,6 +249,10 @@ func (d *Directory) set(keys map[string][]byte) {
 			if err := json.Unmarshal(keys[key], &leader); err == nil && leader.Address != "" {
 				v.Leaders[service] = leader.Address
 			}
+			continue
+		}
+		if host, ok := removed(key); ok {
+			gone[host] = true
 			continue
 		}
 		if key, ok := strings.CutSuffix(key, lastSuffix); ok {
@@ -268,7 +272,7 @@ func (d *Directory) set(keys map[string][]byte) {
 	for service, list := range lasts {
 		for _, e := range list {
 			same := func(o Endpoint) bool { return o.Host == e.Host }
-			if !slices.ContainsFunc(v.Endpoints[service], same) && !slices.ContainsFunc(v.Away[service], same) {
+			if !gone[e.Host] && !slices.ContainsFunc(v.Endpoints[service], same) && !slices.ContainsFunc(v.Away[service], same) {
 				v.Away[service] = append(v.Away[service], e)
 			}
 		}

@@ -475,7 +475,22 @@ func TestAProcessThatHasGoneIsRemembered(t *testing.T) {
 		}
 		return ""
 	})
-	if hosts := d.View().Hosts(); len(hosts) != 1 || hosts[0] != "a" {
-		t.Errorf("hosts %v", hosts)
+	hosts := func(want string) {
+		t.Helper()
+		servetest.Await(t, func() string {
+			if got := strings.Join(d.View().Hosts(), " "); got != want {
+				return fmt.Sprintf("hosts %q, want %q", got, want)
+			}
+			return ""
+		})
 	}
+	hosts("a")
+	if err := discovery.Forget(t.Context(), etcd, "a"); err != nil {
+		t.Fatal(err)
+	}
+	hosts("")
+	if err := discovery.Expect(t.Context(), etcd, "a"); err != nil {
+		t.Fatal(err)
+	}
+	hosts("a")
 }

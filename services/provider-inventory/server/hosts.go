@@ -40,6 +40,9 @@ func (s *Hosts) RegisterHost(ctx context.Context, r *hostv1.RegisterHostRequest)
 		Spec:     &hostv1.HostSpec{Roles: r.GetRoles(), Zone: r.GetZone(), Address: r.GetAddress()},
 		Status:   plan.New(s.Now().UTC()),
 	}
+	if err := s.Expect(ctx, r.GetName()); err != nil {
+		return nil, err
+	}
 	out, err := s.Records.Hosts.Create(ctx, h)
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return out, err
@@ -106,7 +109,7 @@ func (s *Hosts) RemoveHost(ctx context.Context, r *hostv1.RemoveHostRequest) (*h
 	if err != nil {
 		return nil, err
 	}
-	return records.Again(func() (*hostv1.Host, error) {
+	removed, err := records.Again(func() (*hostv1.Host, error) {
 		h, err := s.Records.Hosts.Get(ctx, "", r.GetName())
 		if err != nil {
 			return nil, err
@@ -119,6 +122,14 @@ func (s *Hosts) RemoveHost(ctx context.Context, r *hostv1.RemoveHostRequest) (*h
 			Uid: cmp.Or(r.GetUid(), m.GetUid()), ResourceVersion: m.GetResourceVersion(),
 		}, resource.WriteOptions{Own: true})
 	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Forget(ctx, r.GetName()); err != nil {
+		return nil, rpcerr.Unavailable(fmt.Sprintf(
+			"host %s was removed, but all services expect it for a week yet: register and remove it again", r.GetName()))
+	}
+	return removed, nil
 }
 
 // PlanHosts returns which host a machine would claim.

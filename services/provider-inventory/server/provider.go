@@ -37,6 +37,8 @@ type Config struct {
 	Agents  *attend.Registry
 	Silence time.Duration // of an agent, after which its host is Lost
 	Now     func() time.Time
+	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
+	Forget, Expect func(ctx context.Context, host string) error
 }
 
 // Provider implements provider.v1.ProviderService. Only the leader answers about instances: its answer that there is

@@ -12,6 +12,7 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/discovery"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -45,7 +46,11 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	control := controller.New(controller.Config{
 		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,
 	})
-	cfg := server.Config{Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now}
+	cfg := server.Config{
+		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now,
+		Forget: func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
+		Expect: func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },
+	}
 	p.Tables.Add(all.Hosts, &hostv1.HostService_ServiceDesc, server.NewHosts(cfg))
 	providerv1.RegisterProviderServiceServer(p.Services, server.NewProvider(cfg))
 	return []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}, recorder.Register(p.Services)

@@ -410,6 +410,17 @@ func TestAHostThatCannotBeWipedIsQuarantined(t *testing.T) {
 	if _, err := r.hosts.GetHost(t.Context(), &hostv1.GetHostRequest{Name: "h1"}); status.Code(err) != codes.NotFound {
 		t.Errorf("the removed host: %v", err)
 	}
+	// All services are to expect no process there, until a host of its name is registered.
+	expected := func(want int64) {
+		t.Helper()
+		got, err := etcdtest.Client(t).Get(t.Context(), topology.EndpointsOf(topology.ProviderInventory)+"removed/h1")
+		if err != nil || got.Count != want {
+			t.Errorf("%d notes that the host was removed, %v; want %d", got.Count, err, want)
+		}
+	}
+	expected(1)
+	r.register("h1", "192.0.2.1", "a")
+	expected(0)
 }
 
 // A machine whose host cannot be read is not gone.
