@@ -81,6 +81,14 @@ func (v View) Nearest(service, host string) []Endpoint {
 	return out
 }
 
+// Addresses returns where processes of a service are: those of Nearest, then those on hosts that are away.
+func (v View) Addresses(service, host string) (out []string) {
+	for _, e := range slices.Concat(v.Nearest(service, host), v.Away[service]) {
+		out = append(out, e.Address)
+	}
+	return out
+}
+
 // spread is a number for each pair of a host and an address, evenly distributed.
 func spread(host, address string) uint32 {
 	h := fnv.New32a()

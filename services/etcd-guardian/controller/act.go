@@ -33,6 +33,9 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 		c.start(ctx, next.Member) // needs no leadership: without a majority there is none
 		return true
 	}
+	if next := o.Plan.Next; next != nil && next.Kind == plan.RetireBootstrap {
+		return c.step(ctx, ctx, o, *next) // neither does this: it is about this guardian's own disk
+	}
 	l := c.leading.Load()
 	if l == nil {
 		// While etcd refuses writes there is no election either. What gives space back harms nothing if two do it.

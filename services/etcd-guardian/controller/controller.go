@@ -53,6 +53,8 @@ type Config struct {
 	Note         *store.NoteFile
 	Bootstrap    *Bootstrap
 	BootstrapURL string // for clients, of the bootstrap member
+	// Endpoints returns the addresses of members that our own client of etcd has, some of which may be gone.
+	Endpoints func() []string
 	Machines     *informer.Informer[*machinev1.Machine]
 	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
 	Nodes        *informer.Informer[*nodev1.Node] // nil: not known, so that no voter counts as an orphan

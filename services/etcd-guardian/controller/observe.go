@@ -39,7 +39,7 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 		c.keepNote(ctx, answers)
 	} else if m.bootstrap != nil {
 		trouble = m.bootstrap.Error()
-	} else if len(m.members) == 0 {
+	} else if len(m.members) == 0 && !c.Bootstrap.Elsewhere {
 		trouble = "the bootstrap member: " + trouble
 	}
 	m.answers = map[uint64]members.Answer{}
@@ -84,8 +84,14 @@ func (c *Controller) offers() []agents.Offer {
 func (c *Controller) probe(ctx context.Context, offers []agents.Offer) ([]string, map[uint64]members.Answer) {
 	known := c.memory.members
 	if len(known) == 0 {
-		// Nothing is known of a cluster: the bootstrap member knows it, or members that agents have on their disks.
+		// Nothing is known of a cluster: the bootstrap member knows it, those that this guardian was given when its host
+		// joined, or members that agents have on their disks.
 		known = []store.NoteMember{{ClientURLs: []string{c.BootstrapURL}}}
+		for _, u := range c.Endpoints() {
+			if u != c.BootstrapURL {
+				known = append(known, store.NoteMember{ClientURLs: []string{u}})
+			}
+		}
 		for _, o := range offers {
 			if o.HasData {
 				known = append(known, store.NoteMember{ClientURLs: []string{o.ClientURL}})
@@ -232,6 +238,7 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	now := c.Elapsed()
 	v := plan.View{
 		Quota: c.Quota, Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
+		BootstrapElsewhere: c.Bootstrap.Elsewhere,
 		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused,
 		Acted:         now - m.acted,
 		Settings:      c.Settings,

@@ -66,6 +66,8 @@ type world struct {
 	freeAt    time.Time // when the other holder's permit is released
 	repairAt  time.Time // when the voter that it took down is up again
 	trust     int       // the authorities that members have to trust
+	hosts     bool      // the bootstrap member is on the host of the first machine
+	elsewhere bool      // this guardian is on another host, so that it cannot end the bootstrap member
 	trace     []string
 }
 
@@ -122,7 +124,7 @@ func peerURL(m *simMachine) string { return "https://" + m.Addresses[0] + ":2380
 func (w *world) view() plan.View {
 	v := plan.View{
 		Fresh: w.quorum(), MachinesKnown: true, NodesKnown: true, Permit: w.permit, Desired: w.desired,
-		BootstrapRetired: w.retired,
+		BootstrapRetired: w.retired, BootstrapElsewhere: w.elsewhere,
 		Endpoints:        w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
 		Trust: fmt.Sprint(w.trust),
 	}
@@ -141,6 +143,9 @@ func (w *world) view() plan.View {
 		}
 		if sm := w.machine(m.node); sm != nil {
 			p.PeerURLs = []string{peerURL(sm)}
+		}
+		if m.node == plan.BootstrapName && w.hosts {
+			p.PeerURLs = []string{"https://" + w.machines[0].Addresses[0] + ":2390"}
 		}
 		v.Members = append(v.Members, p)
 	}
@@ -385,6 +390,9 @@ func (w *world) act(p plan.Plan) {
 		if m.id == w.leader {
 			w.t.Fatalf("the leader %s is stopped", m.node)
 		}
+		if w.elsewhere && m.node == plan.BootstrapName {
+			w.t.Fatal("the process of another host is stopped")
+		}
 		m.stop = w.now
 	case plan.RestartMember:
 		m := w.members[i]
@@ -430,7 +438,7 @@ func (w *world) addLearner(a plan.Action) {
 	}
 	bootstrap := w.byID(1) // etcd's own check is off there
 	w.refused = (bootstrap == nil || !bootstrap.up()) && (w.now.Sub(w.promoted) < 5*time.Second ||
-		healthy < plan.Majority(all+1))
+		all > 1 && healthy < plan.Majority(all+1))
 	if w.refused {
 		return
 	}
@@ -456,7 +464,8 @@ func (w *world) remove(i int) {
 			if healthy--; m.id == w.leader {
 				w.t.Fatalf("the leader %s is removed", m.node)
 			}
-			if healthy < w.desired || healthy < all-1 {
+			replaced := healthy >= w.desired || m.node == plan.BootstrapName && w.besideBootstrap()
+			if !replaced || healthy < all-1 {
 				w.t.Fatalf("healthy %s removed with %d of %d others healthy", m.node, healthy, all-1)
 			}
 		} else if m.stop.IsZero() && w.now.Sub(m.silent) < 5*time.Second {
@@ -472,6 +481,14 @@ func (w *world) remove(i int) {
 	if down && !m.learner {
 		w.checkSteady("remove " + m.node)
 	}
+}
+
+// besideBootstrap reports whether a healthy voter that stays is on the bootstrap member's host.
+func (w *world) besideBootstrap() bool {
+	first := w.machines[0]
+	return w.hosts && !first.Deleting && slices.ContainsFunc(w.members, func(m *simMember) bool {
+		return m.node == first.Node && !m.learner && m.up()
+	})
 }
 
 // checkSteady: after a dead voter was removed or a learner promoted, a majority stays healthy though the voter under
@@ -557,6 +574,8 @@ func TestNoActionLeavesLessThanAHealthyMajorityAndItAlwaysEnds(t *testing.T) {
 		w := newWorld(t, rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "desired"), func(lo, hi int, what string) int {
 			return rapid.IntRange(lo, hi).Draw(t, what)
 		})
+		w.hosts = rapid.Bool().Draw(t, "on hosts")
+		w.elsewhere = w.hosts && rapid.Bool().Draw(t, "guardian on another host")
 		for range rapid.IntRange(0, 200).Draw(t, "length") {
 			for range rapid.IntRange(1, 50).Draw(t, "quiet") {
 				w.pass()

@@ -18,7 +18,8 @@ import (
 // What happens is one of these, a line each:
 //
 //	cluster 3          a new cluster of so many voters: the bootstrap member, and machines whose agents connect;
-//	                   "cluster 3 running" is one whose machines have taken over
+//	                   "cluster 3 running" is one whose machines have taken over; of "cluster 3 hosts" the first
+//	                   machine is on the bootstrap member's host, and only its agent has connected
 //	delete m1          a user deletes a machine; its set replaces it
 //	dies m1, repaired m1     a member ends and does not start again; it does
 //	slow m4            a learner does not catch up
@@ -74,7 +75,9 @@ func (c *course) happens(t *testing.T, what []string) {
 			t.Fatal(err)
 		}
 		c.world = newWorld(t, n, func(_, hi int, _ string) int { return hi })
-		if len(what) > 2 {
+		if c.away = nil; len(what) > 2 && what[2] == "hosts" {
+			c.hosts, c.away = true, []string{"m2", "m3"}
+		} else if len(what) > 2 {
 			for !c.settled() {
 				c.tick()
 			}

@@ -97,12 +97,13 @@ func (d *decision) hooks() {
 	}
 }
 
-// hosts reports whether a member, learner or not, is on the machine.
+// hosts reports whether a member, learner or not, is on the machine. The bootstrap member is not, though it may be on
+// the same host.
 func (d *decision) hosts(machine Machine) bool {
 	if _, ok := d.MemberOfMachine(machine); ok {
 		return true
 	}
-	return slices.ContainsFunc(d.Members, func(m Member) bool { return machine.Owns(m.PeerURLs) })
+	return slices.ContainsFunc(d.Members, func(m Member) bool { return !m.Bootstrap() && machine.Owns(m.PeerURLs) })
 }
 
 // retire: the bootstrap member has left, which is recorded permanently.
@@ -341,6 +342,9 @@ func (d *decision) leave() bool {
 	why := "machine " + machine.Name + " is being deleted and its replacement votes"
 	if m.Bootstrap() {
 		why = fmt.Sprintf("%d other members vote", d.healthyVoters(m.ID))
+		if d.healthyVoters(m.ID) < d.Desired {
+			why = "the member of its own host votes"
+		}
 	}
 	act := func(k Kind) bool { return d.do(Action{Kind: k, Member: m, Machine: machine, Reason: why}) }
 
@@ -365,7 +369,7 @@ func (d *decision) leave() bool {
 		return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: ReplacementReason, Reason: why})
 	case m.Leader:
 		return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
-	case !m.Stopping && d.attended(m):
+	case !m.Stopping && d.attended(m) && d.healthyVoters(m.ID) >= Majority(len(d.voters)): // they agree without it
 		return act(StopMember)
 	case m.Stopping && d.early(m.StoppingFor, d.Settings.StopPatience):
 		return d.wait("%s to stop", nameOf(m))
@@ -378,10 +382,10 @@ func (d *decision) permitText() string {
 		d.Permit.Reason)
 }
 
-// attended reports whether an agent is connected that can stop the member.
+// attended reports whether there is who can stop the member: its agent, or this guardian.
 func (d *decision) attended(m Member) bool {
 	if m.Bootstrap() {
-		return true
+		return !d.BootstrapElsewhere
 	}
 	_, ok := d.offerOf(m)
 	return ok

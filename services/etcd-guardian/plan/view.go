@@ -91,6 +91,8 @@ type View struct {
 	Permit           *Permit       // nil if it is free
 	Desired          int           // desired number of voters; at least 1
 	BootstrapRetired bool          // it is on disk that the bootstrap member has left for good
+	// the bootstrap member's process is another host's, where this guardian cannot end it
+	BootstrapElsewhere bool
 	Endpoints        []string      // addresses last published, sorted
 	EndpointsAge     time.Duration // since that was seen to be so
 	Acted            time.Duration // since this process changed something last
@@ -136,6 +138,13 @@ type Member struct {
 
 // Bootstrap reports whether m is the member that the guardian itself runs.
 func (m Member) Bootstrap() bool { return m.Name == BootstrapName }
+
+// beside reports whether m and o are on one host, by their peer addresses.
+func (m Member) beside(o Member) bool {
+	return slices.ContainsFunc(m.PeerURLs, func(a string) bool {
+		return slices.ContainsFunc(o.PeerURLs, func(b string) bool { return hostOf(a) != "" && hostOf(a) == hostOf(b) })
+	})
+}
 
 // Machine is a machine of the control plane.
 type Machine struct {

@@ -117,6 +117,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
+		Endpoints: p.Etcd.Endpoints,
 		Bootstrap: controller.NewBootstrap(controller.BootstrapConfig{
 			Supervisor: supervisor, Spec: cfg.memberSpec(token), DataDir: cfg.dataDir(),
 			Allowed: cfg.in(bootstrapDir, "allowed"), Known: []string{cfg.in(endpointsFile)}, Note: note,

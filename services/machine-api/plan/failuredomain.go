@@ -25,7 +25,7 @@ type domainOf map[int]Domain
 func platforms() map[string]string {
 	return map[string]string{
 		"AWS": "aws", "Azure": "azure", "GCP": "gcp", "OpenStack": "openstack", "VSphere": "vsphere", "Nutanix": "nutanix",
-		"Local": "local",
+		"Local": "local", "Inventory": "inventory",
 	}
 }
 

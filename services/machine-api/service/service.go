@@ -137,10 +137,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 func gateways(cfg config, hosts *discovery.Directory) []string {
 	var out []string
 	if hosts != nil {
-		view := hosts.View()
-		for _, e := range slices.Concat(view.Nearest(topology.Gateway, cfg.Host), view.Away[topology.Gateway]) {
-			out = append(out, e.Address)
-		}
+		out = hosts.View().Addresses(topology.Gateway, cfg.Host)
 	}
 	for _, g := range cfg.gateways {
 		if !slices.Contains(out, g) {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 // Roles of machines.
@@ -29,7 +31,7 @@ type Bootstrap struct {
 	NodeName   string   `json:"nodeName"`
 	ProviderID string   `json:"providerID"`
 	// Capacity is what the machine has, as quantities: numbers, or strings such as "4Gi".
-	Capacity map[string]any `json:"capacity"`
+	Capacity map[string]any `json:"capacity,omitempty"`
 }
 
 // LoadBootstrap reads the machine's bootstrap file.
@@ -49,6 +51,15 @@ func LoadBootstrap(dir string) (Bootstrap, error) {
 		b.Endpoints[i] = strings.TrimPrefix(e, "https://")
 	}
 	return b, nil
+}
+
+// Save writes the bootstrap file of a machine.
+func (b Bootstrap) Save(dir string) error {
+	data, err := json.MarshalIndent(b, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(dir, bootstrapFile), append(data, '\n'), 0o600)
 }
 
 // AuthorityHash returns the hash of the cluster's authority, which the token carries as its last part.

@@ -23,16 +23,17 @@ func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
 		return nil, err
 	}
 	return gateway.New(endpoints, func(endpoint string) (*grpc.ClientConn, error) {
-		return connect(endpoint, s.Files().ClientTLS)
+		return Connect(endpoint, s.Files().ClientTLS)
 	}, log)
 }
 
 // maxMessage is how many bytes an agent takes as one message: a service of some 200,000 pods.
 const maxMessage = 32 << 20
 
-// connect returns a connection to an endpoint. It must be the gateway, by the name and address in its certificate, so
-// that no other holder of a certificate can take its place.
-func connect(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
+// Connect returns a connection of an agent to an endpoint; settings makes the TLS settings for a host. The endpoint must
+// be the gateway, by the name and address in its certificate, so that no other holder of a certificate can take its
+// place.
+func Connect(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (s *Store) Join(ctx context.Context, token, authorityHash, name string, log
 	}
 	conns := make([]*grpc.ClientConn, len(s.bootstrap))
 	for i, e := range s.bootstrap {
-		if conns[i], err = connect(e, func(host string) (*tls.Config, error) {
+		if conns[i], err = Connect(e, func(host string) (*tls.Config, error) {
 			return identity.PinnedTLS(authorityHash, host),
 				nil
 		}); err != nil {

@@ -190,7 +190,7 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return notLeading()
 	}
 	defer visit.Leave()
-	if err := stream.Send(&hostv1.AttendHostResponse{}); err != nil {
+	if err := stream.Send(&hostv1.AttendHostResponse{Gateways: s.Gateways()}); err != nil {
 		return err
 	}
 	received := make(chan error, 1) // the goroutine ends with the stream

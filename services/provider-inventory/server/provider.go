@@ -37,6 +37,7 @@ type Config struct {
 	Agents  *attend.Registry
 	Silence time.Duration // of an agent, after which its host is Lost
 	Now     func() time.Time
+	Gateways func() []string // endpoints of the cluster's gateways
 	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
 	Forget, Expect func(ctx context.Context, host string) error
 }

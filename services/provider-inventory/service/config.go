@@ -13,10 +13,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// Options are the settings of this service alone; all are required.
+// Options are the settings of this service alone. All but Host are required.
 type Options struct {
 	Cluster string        // name of the cluster, part of the provider ids
 	Silence time.Duration // of the agent of a host, after which the host is Lost
+	Host    string        // where this process runs; empty where services do not find each other in etcd
 }
 
 // defaultSilence is as long as a node may be silent before it is Unknown. Source: Kubernetes,
@@ -38,6 +39,7 @@ func parse(args []string, out io.Writer) (serve.Config, Options, error) {
 	if err := fs.Parse(args); err != nil {
 		return c, o, err
 	}
+	o.Host = c.Host
 	switch {
 	case fs.NArg() > 0:
 		return c, o, fmt.Errorf("unexpected argument %q", fs.Arg(0))

@@ -48,10 +48,24 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	})
 	cfg := server.Config{
 		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now,
+		Gateways: func() []string { return gateways(p, opts.Host) },
 		Forget: func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
 		Expect: func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },
 	}
 	p.Tables.Add(all.Hosts, &hostv1.HostService_ServiceDesc, server.NewHosts(cfg))
 	providerv1.RegisterProviderServiceServer(p.Services, server.NewProvider(cfg))
 	return []serve.Part{recorder.Run, p.Lead(etcd, control.Lead)}, recorder.Register(p.Services)
+}
+
+// mostGateways is how many gateways an agent takes.
+const mostGateways = 16
+
+// gateways returns where the agents of hosts reach the cluster, as seen from host; none where services do not find each
+// other in etcd.
+func gateways(p *serve.Process, host string) []string {
+	if p.Directory == nil {
+		return nil
+	}
+	out := p.Directory.View().Addresses(topology.Gateway, host)
+	return out[:min(len(out), mostGateways)]
 }

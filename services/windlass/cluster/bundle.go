@@ -114,7 +114,11 @@ const joining = "joining"
 // that was cut off is repeated. A directory with files of another cluster is refused, and so is a bundle from before a
 // rotation of the authorities.
 func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
-	if err := durable.MkdirAll(dir, 0o700); err != nil {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeHostDir(dir); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(dir)
@@ -148,6 +152,9 @@ func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
 	m.First, m.Begun, m.Registered = c.Member.First, true, true
 	if c.Member = &m; m.Address == m.First {
 		return nil, fmt.Errorf("address %s: is that of the host that began the cluster", m.Address)
+	}
+	if err := c.joinPodUsers(); err != nil {
+		return nil, err
 	}
 	delete(files, hostFile)
 	for _, s := range c.services() {

@@ -347,6 +347,7 @@ var leafPatterns = []string{
 	"admin/*.crt", "supervisor/*.crt", "prometheus/*.crt", "services/*/tls/*.crt",
 	"services/etcd-guardian/bootstrap/tls/*.crt",
 	"services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt",
+	"host/*.crt", "node/pki/*.crt", "node/etcd/tls/*.crt",
 }
 
 // bundleFiles are the names of the files that hold authorities.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -59,6 +61,10 @@ func CheckLocal(address string) error {
 
 // OpenHost returns the cluster of this host, by the settings in its directory; ErrNone if it is in none.
 func OpenHost(dir string) (*Cluster, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
 	raw, err := os.ReadFile(filepath.Join(dir, hostFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: this host is in no cluster: %w", dir, ErrNone)
@@ -85,7 +91,11 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 	if !namePattern.MatchString(s.Name) {
 		return nil, fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", s.Name)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeHostDir(dir); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(dir)
@@ -113,7 +123,48 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 	}
 	s.Format, s.Created = Format, time.Now().UTC().Truncate(time.Second)
 	c := &Cluster{Settings: s, dir: dir}
+	if err := c.EnsurePodUsers(); err != nil {
+		return nil, err
+	}
 	return c, c.Save()
+}
+
+// makeHostDir makes the directory of a host. Users of pods pass through it where their directory is below it; what else
+// is in it is closed to them.
+func makeHostDir(dir string) error {
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o711)
+}
+
+// HostFiles are the certificate, key and authority with which the agent of this host calls the cluster.
+func (c *Cluster) HostFiles() identity.Files {
+	return identity.Files{Cert: c.Dir("host", "tls.crt"), Key: c.Dir("host", "tls.key"), CA: c.Dir("host", "ca.crt")}
+}
+
+// GatewaysFile has the endpoints of the cluster's gateways, one per line, as the agent of this host knew them last.
+func (c *Cluster) GatewaysFile() string { return c.Dir("host", "gateways") }
+
+// EnsureHostCertificate makes the certificate of the agent of this host, unless there is one. uid is that of the Host.
+// Hosts that join get theirs from the cluster; all are renewed with the others of this host.
+func (c *Cluster) EnsureHostCertificate(uid string) error {
+	unlock, err := c.lockPKI()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	authority, err := identity.LoadTrust(c.Dir("pki"), topology.APIAuthority)
+	if err != nil {
+		return err
+	}
+	_, err = wanted{
+		authority: authority, dir: c.Dir("host"), ca: "ca", name: "tls",
+		request: identity.Request{
+			CommonName: c.Member.Name, URI: identity.HostURI(c.Member.Name, uid), Client: true, Lifetime: c.lifetime(),
+		},
+	}.ensure()
+	return err
 }
 
 // services returns the rows of the programs that the cluster runs here.

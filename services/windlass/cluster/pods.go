@@ -107,6 +107,18 @@ func (c *Cluster) EnsurePodUsers() error {
 	return nil
 }
 
+// joinPodUsers gives the cluster users for its pods on a host that joins, whose settings are another host's so far. The
+// policy is that of all hosts: where pods run under users of their own, editors may create pods.
+func (c *Cluster) joinPodUsers() error {
+	isolated := c.PodsIsolated()
+	c.PodsDir = ""
+	if err := c.EnsurePodUsers(); err != nil || !isolated || c.PodsIsolated() {
+		return err
+	}
+	return fmt.Errorf("cluster %q runs pods under users of their own, which this host cannot: %w", c.Name,
+		block(0).Check())
+}
+
 // hasBlock reports whether the cluster's block is there and its own.
 func (c *Cluster) hasBlock() (bool, error) {
 	if !c.PodsIsolated() {

@@ -26,7 +26,7 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 	topology.MachineAPI: func(c *Cluster, _ string) []string {
 		platform := "Local"
 		if c.Member != nil {
-			platform = "None"
+			platform = "Inventory"
 		}
 		flags := []string{
 			"--pki", c.Service(topology.MachineAPI, "pki"), "--gateway", c.Gateway(), "--certificate-lifetime",

@@ -8,22 +8,34 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/hostagent"
 )
 
-// RunHost keeps the programs of a host running and their certificates valid until ctx ends. The programs run on then.
+// RunHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
+// for the host. The programs run on then.
 func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
 	s := process.NewSupervisor(c.Dir("run"), log)
 	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
 		return err
 	}
+	machine := hostagent.NewMachine(hostagent.Config{
+		Dir: c.Dir(), Address: c.Host(), Executable: executable, PodsDir: c.PodsDir, PodUsers: c.PodUsers(),
+		Supervisor: s, Log: log,
+	})
+	agent := hostagent.New(hostagent.Identity{
+		Name: c.Member.Name, Files: c.HostFiles(), Own: c.Gateway(), GatewaysFile: c.GatewaysFile(),
+	}, machine, log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { // as the one supervisor of the host
@@ -32,12 +44,17 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 		case <-ctx.Done():
 			return nil
 		}
+		// The member of etcd is the machine's: it comes first, since all else needs it.
+		if err := machine.Follow(ctx, nil); err != nil {
+			log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
+		}
 		for _, name := range c.Programs() {
 			if err := s.Ensure(c.Spec(name, executable)); err != nil {
 				return err
 			}
 		}
-		return register(ctx, c, log)
+		register(ctx, c, log)
+		return agent.Run(ctx)
 	})
 	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
@@ -45,29 +62,26 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 
 // register has the inventory know the host that began the cluster, once: no other host can join by its name then. The
 // others are registered when they join.
-func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
-	logged := ""
-	for ctx.Err() == nil && !c.Member.Registered {
+func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
+	for logged := ""; ctx.Err() == nil; backoff.Sleep(ctx, time.Second) {
 		err := registerOnce(ctx, c)
 		if err == nil {
-			c.Member.Registered = true
-			return c.Save()
-		}
-		if status.Code(err) == codes.AlreadyExists {
-			log.ErrorContext(ctx, "this host is not registered: another one has its name or its address", "error", err)
-			return nil
+			return
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
 			log.InfoContext(ctx, "this host is not registered yet", "error", err)
 		}
-		backoff.Sleep(ctx, time.Second)
 	}
-	return nil
 }
 
+// registerOnce does the next steps of register, of which each is done once: registration, the certificate of this
+// host's agent, and a set that puts a member of etcd on each of three control-plane hosts.
 func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	files := c.AdminFiles()
+	if _, err := os.Stat(c.HostFiles().Cert); err == nil && c.Member.Registered {
+		return nil
+	}
 	conn, err := client.Dial(client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key})
 	if err != nil {
 		return err
@@ -75,8 +89,65 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_, err = hostv1.NewHostServiceClient(conn).RegisterHost(ctx, &hostv1.RegisterHostRequest{
-		Name: c.Member.Name, Roles: []string{"control-plane"}, Zone: c.Member.Zone, Address: c.Member.Address,
-	})
+	hosts := hostv1.NewHostServiceClient(conn)
+	var host *hostv1.Host
+	if c.Member.Registered { // one that was removed is not registered again
+		host, err = hosts.GetHost(ctx, &hostv1.GetHostRequest{Name: c.Member.Name})
+	} else {
+		host, err = hosts.RegisterHost(ctx, &hostv1.RegisterHostRequest{
+			Name: c.Member.Name, Roles: []string{"control-plane"}, Zone: c.Member.Zone, Address: c.Member.Address,
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.EnsureHostCertificate(host.GetMetadata().GetUid()); err != nil || c.Member.Registered {
+		return err
+	}
+	if err := createControlPlane(ctx, conn); err != nil {
+		return err
+	}
+	c.Member.Registered = true
+	return c.Save()
+}
+
+// controlPlane is the set that a cluster on hosts begins with: any control-plane host will do. Users change it as any
+// other one.
+const controlPlane = `{
+  "apiVersion": "machine.openshift.io/v1", "kind": "ControlPlaneMachineSet",
+  "metadata": {"name": "cluster", "namespace": "openshift-machine-api"},
+  "spec": {
+    "state": "Active", "replicas": 3, "strategy": {"type": "RollingUpdate"},
+    "selector": {"matchLabels": {
+      "machine.openshift.io/cluster-api-machine-role": "master",
+      "machine.openshift.io/cluster-api-machine-type": "master"
+    }},
+    "template": {
+      "machineType": "machines_v1beta1_machine_openshift_io",
+      "machines_v1beta1_machine_openshift_io": {
+        "metadata": {"labels": {
+          "machine.openshift.io/cluster-api-machine-role": "master",
+          "machine.openshift.io/cluster-api-machine-type": "master"
+        }},
+        "spec": {
+          "metadata": {"labels": {"node-role.kubernetes.io/control-plane": "", "node-role.kubernetes.io/master": ""}},
+          "taints": [{"key": "node-role.kubernetes.io/master", "effect": "NoSchedule"}],
+          "providerSpec": {"value": {"apiVersion": "windlass.dev/v1", "kind": "InventoryMachineProviderSpec"}}
+        }
+      }
+    }
+  }
+}`
+
+func createControlPlane(ctx context.Context, conn grpc.ClientConnInterface) error {
+	set := &machinev1.ControlPlaneMachineSet{}
+	if err := protojson.Unmarshal([]byte(controlPlane), set); err != nil {
+		return err
+	}
+	_, err := machinev1.NewControlPlaneMachineSetServiceClient(conn).CreateControlPlaneMachineSet(ctx,
+		&machinev1.CreateControlPlaneMachineSetRequest{ControlPlaneMachineSet: set})
+	if status.Code(err) == codes.AlreadyExists {
+		return nil // an earlier attempt was cut off
+	}
 	return err
 }

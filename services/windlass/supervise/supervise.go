@@ -213,7 +213,7 @@ func StopSupervisor(ctx context.Context, c *cluster.Cluster) error {
 // the machines.
 func RunDirs(c *cluster.Cluster) ([]string, error) {
 	var out []string
-	for _, pattern := range []string{"run", "services/*/run", "services/*/*/*/run"} {
+	for _, pattern := range []string{"run", "services/*/run", "services/*/*/*/run", "node/run"} {
 		found, err := filepath.Glob(c.Dir(pattern))
 		if err != nil {
 			return nil, err

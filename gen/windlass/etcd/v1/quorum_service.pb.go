@@ -1144,27 +1144,27 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\x10peer_certificate\x18\x04 \x01(\fR\x0fpeerCertificate\x12%\n" +
 	"\x0epeer_authority\x18\x05 \x01(\fR\rpeerAuthority\x12;\n" +
 	"\vexpiry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expiryTime2\xa5\n" +
+	"expiryTime2\xb3\n" +
 	"\n" +
-	"\rQuorumService\x12|\n" +
-	"\tGetQuorum\x12\".windlass.etcd.v1.GetQuorumRequest\x1a\x18.windlass.etcd.v1.Quorum\"1\xaa\xbb\x18\x1b\n" +
-	"\x03get\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/quorum\x12\x97\x01\n" +
-	"\vWatchQuorum\x12$.windlass.etcd.v1.WatchQuorumRequest\x1a%.windlass.etcd.v1.WatchQuorumResponse\"9\xaa\xbb\x18\x1d\n" +
-	"\x05watch\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/quorum:watch0\x01\x12\x91\x01\n" +
+	"\rQuorumService\x12~\n" +
+	"\tGetQuorum\x12\".windlass.etcd.v1.GetQuorumRequest\x1a\x18.windlass.etcd.v1.Quorum\"3\xaa\xbb\x18\x1d\n" +
+	"\x03get\x12\fwindlass.dev\x1a\x06quorum@\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/quorum\x12\x99\x01\n" +
+	"\vWatchQuorum\x12$.windlass.etcd.v1.WatchQuorumRequest\x1a%.windlass.etcd.v1.WatchQuorumResponse\";\xaa\xbb\x18\x1f\n" +
+	"\x05watch\x12\fwindlass.dev\x1a\x06quorum@\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/quorum:watch0\x01\x12\x93\x01\n" +
 	"\n" +
-	"PlanQuorum\x12#.windlass.etcd.v1.PlanQuorumRequest\x1a$.windlass.etcd.v1.PlanQuorumResponse\"8\xaa\xbb\x18\x1c\n" +
-	"\x04plan\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/etcd:plan\x12\xac\x01\n" +
-	"\x0fPlanMaintenance\x12(.windlass.etcd.v1.PlanMaintenanceRequest\x1a).windlass.etcd.v1.PlanMaintenanceResponse\"D\xaa\xbb\x18\x1c\n" +
-	"\x04plan\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/etcd/maintenance:plan\x12\xc1\x01\n" +
-	"\x17AcquireDisruptionPermit\x120.windlass.etcd.v1.AcquireDisruptionPermitRequest\x1a\".windlass.etcd.v1.DisruptionPermit\"P\xaa\xbb\x18(\n" +
-	"\aacquire\x12\fwindlass.dev\x1a\rquorum/permit0\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:acquire\x12\xd0\x01\n" +
-	"\x17ReleaseDisruptionPermit\x120.windlass.etcd.v1.ReleaseDisruptionPermitRequest\x1a1.windlass.etcd.v1.ReleaseDisruptionPermitResponse\"P\xaa\xbb\x18(\n" +
-	"\arelease\x12\fwindlass.dev\x1a\rquorum/permit0\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:release\x12\x8d\x01\n" +
+	"PlanQuorum\x12#.windlass.etcd.v1.PlanQuorumRequest\x1a$.windlass.etcd.v1.PlanQuorumResponse\":\xaa\xbb\x18\x1e\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x06quorum@\x01\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/etcd:plan\x12\xae\x01\n" +
+	"\x0fPlanMaintenance\x12(.windlass.etcd.v1.PlanMaintenanceRequest\x1a).windlass.etcd.v1.PlanMaintenanceResponse\"F\xaa\xbb\x18\x1e\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x06quorum@\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/etcd/maintenance:plan\x12\xc3\x01\n" +
+	"\x17AcquireDisruptionPermit\x120.windlass.etcd.v1.AcquireDisruptionPermitRequest\x1a\".windlass.etcd.v1.DisruptionPermit\"R\xaa\xbb\x18*\n" +
+	"\aacquire\x12\fwindlass.dev\x1a\rquorum/permit0\x01@\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:acquire\x12\xd2\x01\n" +
+	"\x17ReleaseDisruptionPermit\x120.windlass.etcd.v1.ReleaseDisruptionPermitRequest\x1a1.windlass.etcd.v1.ReleaseDisruptionPermitResponse\"R\xaa\xbb\x18*\n" +
+	"\arelease\x12\fwindlass.dev\x1a\rquorum/permit0\x01@\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:release\x12\x8d\x01\n" +
 	"\fAttendMember\x12%.windlass.etcd.v1.AttendMemberRequest\x1a&.windlass.etcd.v1.AttendMemberResponse\",\xaa\xbb\x18(\n" +
-	"\x06attend\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01\x12\x91\x01\n" +
-	"\rCertifyMember\x12&.windlass.etcd.v1.CertifyMemberRequest\x1a'.windlass.etcd.v1.CertifyMemberResponse\"/\xaa\xbb\x18+\n" +
-	"\acertify\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01B\xca\x01\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01\x12\x93\x01\n" +
+	"\rCertifyMember\x12&.windlass.etcd.v1.CertifyMemberRequest\x1a'.windlass.etcd.v1.CertifyMemberResponse\"1\xaa\xbb\x18-\n" +
+	"\acertify\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01@\x01B\xca\x01\n" +
 	"\x14com.windlass.etcd.v1B\x12QuorumServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/etcd/v1;etcdv1\xa2\x02\x03WEX\xaa\x02\x10Windlass.Etcd.V1\xca\x02\x10Windlass\\Etcd\\V1\xe2\x02\x1cWindlass\\Etcd\\V1\\GPBMetadata\xea\x02\x12Windlass::Etcd::V1b\x06proto3"
 
 var (

@@ -1228,7 +1228,9 @@ func (x *HostReport) GetMessage() string {
 type AttendHostResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The present order; absent if there is none.
-	Order         *HostOrder `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	Order *HostOrder `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	// Of the first message: endpoints of the cluster's gateways, each with host and port.
+	Gateways      []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1266,6 +1268,13 @@ func (*AttendHostResponse) Descriptor() ([]byte, []int) {
 func (x *AttendHostResponse) GetOrder() *HostOrder {
 	if x != nil {
 		return x.Order
+	}
+	return nil
+}
+
+func (x *AttendHostResponse) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
 	}
 	return nil
 }
@@ -1564,9 +1573,10 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\border_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\aorderId\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\bR\x04done\x12\x18\n" +
 	"\astopped\x18\x03 \x01(\bR\astopped\x12\"\n" +
-	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"G\n" +
+	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"c\n" +
 	"\x12AttendHostResponse\x121\n" +
-	"\x05order\x18\x01 \x01(\v2\x1b.windlass.host.v1.HostOrderR\x05order\"\xc2\x02\n" +
+	"\x05order\x18\x01 \x01(\v2\x1b.windlass.host.v1.HostOrderR\x05order\x12\x1a\n" +
+	"\bgateways\x18\x02 \x03(\tR\bgateways\"\xc2\x02\n" +
 	"\tHostOrder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x124\n" +
 	"\x04type\x18\x02 \x01(\x0e2 .windlass.host.v1.HostOrder.TypeR\x04type\x12B\n" +

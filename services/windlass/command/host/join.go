@@ -24,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/hostagent"
 	"github.com/windlass-dev/windlass/services/windlass/hostcheck"
 	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
 )
@@ -119,6 +120,9 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 		if err := durable.WriteFile(filepath.Join(f.dir, "host", name), content, 0o600); err != nil {
 			return err
 		}
+	}
+	if err := hostagent.SaveGateways(filepath.Join(f.dir, "host", "gateways"), answer.GetGateways()); err != nil {
+		return err
 	}
 	c, err := cluster.JoinHost(f.dir, m, cluster.Joined{
 		Bundle: bundle, Authority: answer.GetAuthority(), Endpoints: answer.GetEtcdEndpoints(),

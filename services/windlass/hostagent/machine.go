@@ -1,0 +1,194 @@
+package hostagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/machine"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
+	"github.com/windlass-dev/windlass/services/windlass/hostagent/plan"
+)
+
+// Config says where the machine of a host lives and how it is run.
+type Config struct {
+	Dir        string // of the host; its machine is in node below it
+	Address    string // IP address of the host
+	Executable string // that holds the node-agent
+	// PodsDir holds the pods; empty: they are in the machine's own directory, and run as this process's user.
+	PodsDir    string
+	PodUsers   process.Users // that pods run as
+	Supervisor *process.Supervisor
+	Log        *slog.Logger
+}
+
+const (
+	agentName  = "node-agent" // of the process
+	recordFile = "machine.json"
+)
+
+// Machine is the machine of a host. Its methods are for one goroutine at a time.
+type Machine struct{ cfg Config }
+
+// NewMachine returns the machine of a host; its processes run under cfg.Supervisor.
+func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
+
+func (m *Machine) path(elem ...string) string {
+	return filepath.Join(append([]string{m.cfg.Dir, "node"}, elem...)...)
+}
+
+// UID returns the uid of the machine whose files the host has; empty if it has none.
+func (m *Machine) UID() (string, error) {
+	r, err := m.record()
+	if r == nil {
+		return "", err
+	}
+	return r.UID, err
+}
+
+func (m *Machine) record() (*plan.Record, error) {
+	data, err := os.ReadFile(m.path(recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &plan.Record{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.path(recordFile), err)
+	}
+	return r, nil
+}
+
+// Follow does what an order says, or, without one, what the disk says: it starts the machine again, or ends a wipe that
+// was cut off. It may be repeated.
+func (m *Machine) Follow(ctx context.Context, o *hostv1.HostOrder) error {
+	for {
+		r, err := m.record()
+		if err != nil {
+			return err
+		}
+		p := plan.Next(plan.View{Record: r, Order: o})
+		if err := m.do(ctx, p, o); err != nil || !p.Erase {
+			return err
+		}
+		// What was there is gone now: the order is still in force.
+	}
+}
+
+func (m *Machine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) error {
+	if p.Clear {
+		if err := m.erase(ctx); err != nil {
+			return err
+		}
+	}
+	if p.Write != nil {
+		if err := m.write(*p.Write, o); err != nil {
+			return err
+		}
+	}
+	if p.Erase {
+		m.cfg.Log.InfoContext(ctx, "the machine of this host is wiped")
+		return m.erase(ctx)
+	}
+	if p.Run {
+		if err := m.cfg.Supervisor.Ensure(m.spec()); err != nil {
+			return err
+		}
+	}
+	if p.Refuse != "" {
+		return errors.New(p.Refuse)
+	}
+	return nil
+}
+
+// write writes the record of a machine, and before that of a new one what it joins with.
+func (m *Machine) write(r plan.Record, o *hostv1.HostOrder) error {
+	if err := durable.MkdirAll(m.path(), 0o700); err != nil {
+		return err
+	}
+	if r.State == plan.Running {
+		b := machine.Bootstrap{
+			Endpoints: o.GetBootstrap().GetEndpoints(), Token: o.GetBootstrap().GetToken(), Role: o.GetBootstrap().GetRole(),
+			Address: m.cfg.Address, NodeName: r.Name, ProviderID: o.GetProviderId(),
+		}
+		if err := b.Save(m.path()); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(m.path(recordFile), append(data, '\n'), 0o600)
+}
+
+func (m *Machine) spec() process.Spec {
+	args := []string{"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images")}
+	if m.cfg.PodUsers.Count > 0 {
+		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())
+	}
+	return process.Spec{
+		Name: agentName, Path: m.cfg.Executable, Args: args, Dir: m.path(),
+		LogFile: filepath.Join(m.cfg.Dir, "logs", agentName+".log"),
+	}
+}
+
+// podsDir returns the directory of the machine's pods: the only machine of its host, whatever its name.
+func (m *Machine) podsDir() string {
+	if m.cfg.PodsDir == "" {
+		return m.path("pods")
+	}
+	return filepath.Join(m.cfg.PodsDir, "node")
+}
+
+// erase ends everything of the machine, as if its power were cut, and removes its files. The record is removed last: as
+// long as it is there, the wipe is taken up again.
+func (m *Machine) erase(ctx context.Context) error {
+	_ = m.cfg.Supervisor.Signal(agentName, unix.SIGKILL) // it runs nothing that outlives its machine; perhaps it is gone
+	if err := m.cfg.Supervisor.Stop(ctx, agentName); err != nil {
+		return err
+	}
+	if _, err := os.Stat(m.path()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := process.KillAll(ctx, m.path("run")); err != nil {
+		return err
+	}
+	if err := m.cfg.PodUsers.Kill(); err != nil {
+		return err
+	}
+	if err := nodeagent.EndContainers(ctx, []string{m.podsDir()}, m.cfg.Log, func(string) {}); err != nil {
+		return err
+	}
+	if err := process.RemoveAll(m.podsDir()); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(m.path())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == recordFile {
+			continue
+		}
+		if err := os.RemoveAll(m.path(e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := durable.Remove(m.path(recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
