@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -71,7 +73,7 @@ func newFleet(t *testing.T) *fleet {
 		return ""
 	})
 	for i, h := range f.hosts[1:] {
-		h.join(f.hosts[i]) // by the one before
+		h.join(f.hosts[i], "--control-plane") // by the one before
 		h.start()
 		f.await("the gateway of "+h.name, func() string {
 			if out, code := h.ask("get", "hosts"); code != 0 {
@@ -139,6 +141,66 @@ func (h *host) ask(args ...string) (string, int) {
 		"--cert", filepath.Join(h.dir, "admin", "tls.crt"), "--key", filepath.Join(h.dir, "admin", "tls.key"))...)
 }
 
+// mustAsk is ask for a command that has to succeed.
+func (h *host) mustAsk(args ...string) {
+	h.t.Helper()
+	if out, code := h.ask(args...); code != 0 {
+		h.t.Fatalf("windlass %v at %s: exit code %d\n%s", args, h.name, code, out)
+	}
+}
+
+// inventory returns this host as the inventory has it, asked at the gateway of at.
+func (h *host) inventory(at *host) (*hostv1.Host, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := at.conn()
+	defer conn.Close()
+	return hostv1.NewHostServiceClient(conn).GetHost(ctx, &hostv1.GetHostRequest{Name: h.name})
+}
+
+// missing returns "" if the inventory has this host in a phase, and otherwise in which one, asked at the gateway of at.
+func (h *host) missing(phase string, at *host) string {
+	got, err := h.inventory(at)
+	if is := got.GetStatus().GetPhase(); err != nil || is != phase {
+		return fmt.Sprintf("host %s is %q: %s %v", h.name, is, got.GetStatus().GetMessage(), err)
+	}
+	return ""
+}
+
+// machine returns the name of the machine that has this host, asked at the gateway of at.
+func (h *host) machine(at *host) string {
+	h.t.Helper()
+	got, err := h.inventory(at)
+	if err != nil || got.GetStatus().GetMachineRef() == nil {
+		h.t.Fatalf("host %s: %v, %v", h.name, got.GetStatus(), err)
+	}
+	return got.GetStatus().GetMachineRef().GetName()
+}
+
+// voters returns "" if the quorum is stable with n voters, and otherwise what it waits for, as the gateway of this host
+// says.
+func (h *host) voters(n int) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := h.conn()
+	defer conn.Close()
+	q, err := etcdv1.NewQuorumServiceClient(conn).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	if err != nil {
+		return err.Error()
+	}
+	healthy := 0
+	for _, m := range q.GetMembers() {
+		if m.GetHealthy() && !m.GetLearner() && !m.GetBootstrap() {
+			healthy++
+		}
+	}
+	if healthy == n && len(q.GetMembers()) == n && q.GetPhase() == "Stable" {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d members are healthy voters, phase %s, waits for %q", healthy, len(q.GetMembers()),
+		q.GetPhase(), q.GetWaitsFor())
+}
+
 // conn is the administrator's connection to the gateway of this host.
 func (h *host) conn() *grpc.ClientConn {
 	h.t.Helper()
@@ -159,10 +221,10 @@ func (h *host) conn() *grpc.ClientConn {
 	return conn
 }
 
-// join joins the host by a token of another one.
-func (h *host) join(other *host) {
+// join joins the host by a token that another one makes with flags.
+func (h *host) join(other *host, flags ...string) {
 	h.t.Helper()
-	token, code := h.stdout("host", "token", "--control-plane", "--dir", other.dir)
+	token, code := h.stdout(append([]string{"host", "token", "--dir", other.dir}, flags...)...)
 	if code != 0 {
 		h.t.Fatalf("no token: %s", token)
 	}

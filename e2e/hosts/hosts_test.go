@@ -127,6 +127,28 @@ func (f *fleet) kept(made []string, hosts ...*host) {
 	}
 }
 
+// workers is a set of one machine on a host of the inventory.
+const workers = `apiVersion: machine.openshift.io/v1beta1
+kind: MachineSet
+metadata:
+  name: workers
+  namespace: openshift-machine-api
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      set: workers
+  template:
+    metadata:
+      labels:
+        set: workers
+    spec:
+      providerSpec:
+        value:
+          apiVersion: windlass.dev/v1
+          kind: InventoryMachineProviderSpec
+`
+
 func TestThreeHosts(t *testing.T) {
 	f := newFleet(t)
 	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
@@ -154,11 +176,16 @@ func TestThreeHosts(t *testing.T) {
 			}
 		}
 	})
-	run(t, "only the host that began the cluster has started an etcd", func(t *testing.T) {
-		for i, h := range f.hosts {
-			if n := len(h.pids("etcd-member")); (i == 0) != (n == 1) {
-				t.Errorf("%d members on %s", n, h.name)
+	run(t, "each host has a member of etcd, and the first one has left", func(t *testing.T) {
+		f.await("three voters", func() string { return h2.voters(3) })
+		for _, h := range f.hosts {
+			pids := h.pids("etcd-member")
+			if missing := h.missing("InUse", h); len(pids) != 1 || missing != "" {
+				t.Errorf("processes of members on %s: %v; %s", h.name, pids, missing)
 			}
+		}
+		if _, err := os.Stat(filepath.Join(h1.dir, "services", "etcd-guardian", "bootstrap", "data")); err == nil {
+			t.Error("the data of the first member is there")
 		}
 	})
 	run(t, "a token is good for one host", func(t *testing.T) {
@@ -188,13 +215,14 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("a host that did not join has keys: %v", entries)
 		}
 	})
-	run(t, "a host is removed, and its name is free", func(t *testing.T) {
+	h4 := &host{
+		t: t, bin: h1.bin, name: "h4", address: strings.TrimSuffix(h3.address, ".3") + ".4",
+		dir: filepath.Join(t.TempDir(), "windlass"),
+	}
+	t.Cleanup(h4.stop)
+	run(t, "a host is removed, and its name is free", func(*testing.T) {
 		h1.must("host", "remove", "h4", "--dir", h1.dir)
-		again := &host{
-			t: t, bin: h1.bin, name: "h4", address: strings.TrimSuffix(h3.address, ".3") + ".4",
-			dir: filepath.Join(t.TempDir(), "windlass"),
-		}
-		again.join(h2)
+		h4.join(h2, "--control-plane")
 	})
 	run(t, "a host is not begun twice", func(t *testing.T) {
 		out, code := h1.cli("host", "init", "--address", h1.address, "--dir", h1.dir)
@@ -216,6 +244,117 @@ func TestThreeHosts(t *testing.T) {
 	run(t, "a lost host comes back with the same command", func(*testing.T) {
 		h3.start()
 		f.await("all operators at "+h3.name, func() string { return operators(h3) })
+	})
+	run(t, "the host that began the cluster is lost, and a spare takes its place", func(t *testing.T) {
+		h4.start()
+		f.await("a spare host", func() string { return h4.missing("Available", h2) })
+		machine := h1.machine(h2)
+		w := h2.write("first")
+		f.progress(w)
+		h1.lose()
+		f.progress(w)
+		h2.mustAsk("delete", "machine", machine, "--wait=false")
+		f.await("a voter on h4", func() string {
+			if missing := h4.missing("InUse", h2); missing != "" {
+				return missing
+			}
+			return h2.voters(3)
+		})
+		f.progress(w)
+		made, failed := w.end()
+		if failed = slices.DeleteFunc(failed, ended); len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, h2, h3, h4)
+		// Nobody has confirmed that the host is off: its machine may still run.
+		if out, code := h2.ask("get", "machine", machine); code != 0 || !strings.Contains(out, "Deleting") {
+			t.Errorf("the machine of a silent host: %s", out)
+		}
+		f.await("the silence to be a loss", func() string {
+			out, code := h2.cli("host", "fence", h1.name, "--reason", "killed by the test", "--dir", h2.dir)
+			if code != 0 {
+				return out
+			}
+			return ""
+		})
+		f.await("the end of its machine", func() string {
+			if out, code := h2.ask("get", "machine", machine); code == 0 {
+				return out
+			}
+			return ""
+		})
+	})
+	run(t, "it comes back, is wiped, and a machine may claim it", func(t *testing.T) {
+		h1.start()
+		f.await("h1 to be available", func() string {
+			if missing := h1.missing("Available", h1); missing != "" {
+				return missing
+			}
+			return operators(h1)
+		})
+		if pids := append(h1.pids("etcd-member"), h1.pids("node-agent")...); len(pids) > 0 {
+			t.Errorf("of its machine %v run", pids)
+		}
+		if left, err := os.ReadDir(filepath.Join(h1.dir, "node")); err == nil && len(left) > 0 {
+			t.Errorf("of its machine there are %v", left)
+		}
+	})
+	run(t, "a worker joins, gets a machine and its node, and leaves", func(t *testing.T) {
+		w := &host{
+			t: t, bin: h1.bin, name: "w1", address: strings.TrimSuffix(h3.address, ".3") + ".5",
+			dir: filepath.Join(t.TempDir(), "windlass"),
+		}
+		t.Cleanup(w.stop)
+		w.join(h3)
+		for _, keys := range []string{"pki", "services", "admin"} {
+			if _, err := os.Stat(filepath.Join(w.dir, keys)); err == nil {
+				t.Errorf("a worker has %s", keys)
+			}
+		}
+		if out, code := w.cli("host", "token", "--dir", w.dir); code == 0 || !strings.Contains(out, "w1 is a worker") {
+			t.Errorf("a token of a worker: exit code %d: %s", code, out)
+		}
+		w.start()
+		f.await("the worker to be available", func() string { return w.missing("Available", h2) })
+		set := filepath.Join(w.dir, "workers.yaml")
+		if err := os.WriteFile(set, []byte(workers), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h2.mustAsk("apply", "-f", set)
+		f.await("the worker to be in use", func() string { return w.missing("InUse", h2) })
+		node := w.machine(h2)
+		f.await("its node", func() string {
+			if out, code := h2.ask("wait", "node/"+node, "--for=condition=Ready", "--timeout=1s"); code != 0 {
+				return out
+			}
+			return ""
+		})
+		if out, code := h2.cli("host", "leave", "w1", "--dir", h2.dir); code != 0 ||
+			!strings.Contains(out, "machine.machine.openshift.io/"+node+" deleted") ||
+			!strings.Contains(out, "host.windlass.dev/w1 removed") {
+			t.Errorf("leave: exit code %d: %s", code, out)
+		}
+		if pids := w.pids(""); len(pids) > 0 {
+			t.Errorf("on a host that left %v run", pids)
+		}
+		if out, code := h2.cli("host", "ls", "--dir", h2.dir); code != 0 || strings.Contains(out, "w1") ||
+			!strings.Contains(out, "h2") {
+			t.Errorf("ls: exit code %d: %s", code, out)
+		}
+		h2.mustAsk("delete", "machineset", "workers", "--wait=false")
+	})
+	run(t, "a control-plane host does not leave without another one in its place", func(t *testing.T) {
+		h2.must("host", "cordon", "h1", "--reason", "test", "--dir", h2.dir) // the spare
+		out, code := h2.cli("host", "leave", "h3", "--dir", h2.dir)
+		if code == 0 || !strings.Contains(out, "no other host can take the place of machine") ||
+			!strings.Contains(out, "1 unschedulable") {
+			t.Errorf("exit code %d: %s", code, out)
+		}
+		if missing := h3.missing("InUse", h2); missing != "" {
+			t.Error(missing)
+		}
+		h2.must("host", "uncordon", "h1", "--dir", h2.dir)
+		h2.must("host", "uncordon", "h3", "--dir", h2.dir)
 	})
 	run(t, "a host without a program is served by the others, and that is said", func(t *testing.T) {
 		w := h2.write("missing")

@@ -207,6 +207,16 @@ func retryAfter(d time.Duration) *errdetails.RetryInfo {
 	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
 }
 
+// Retry returns the time after which an error says that the call may be made again; 0 if it does not say.
+func Retry(err error) time.Duration {
+	for _, d := range status.Convert(err).Details() {
+		if r, ok := d.(*errdetails.RetryInfo); ok {
+			return r.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
+}
+
 func build(code codes.Code, reason metav1.ErrorReason, msg string, meta map[string]string,
 	details ...protoadapt.MessageV1,
 ) error {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	// Details of errors must be linked, or they cannot be printed.
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -75,12 +74,7 @@ func statusJSON(st *status.Status) []byte {
 
 // retryAfter is the RetryInfo of a status in whole seconds, rounded up.
 func retryAfter(st *status.Status) int {
-	for _, detail := range st.Details() {
-		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return int(info.GetRetryDelay().AsDuration().Seconds() + 0.999)
-		}
-	}
-	return 0
+	return int(rpcerr.Retry(st.Err()).Seconds() + 0.999)
 }
 
 // handlerError is the mux's way to report an error of a call or of decoding its body.

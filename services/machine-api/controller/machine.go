@@ -15,6 +15,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
@@ -177,7 +178,7 @@ func (c *Controller) viewInstance(v *plan.MachineView) {
 func call(h provider.Answer) plan.Call {
 	out := plan.Call{Busy: h.Busy, At: h.At, Failed: h.Failed, Since: h.Since, There: h.Instance != nil}
 	if h.Err != nil {
-		out.Err = describe(h.Err)
+		out.Err, out.Retry = describe(h.Err), rpcerr.Retry(h.Err)
 	}
 	return out
 }

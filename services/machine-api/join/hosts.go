@@ -32,6 +32,7 @@ const (
 	// maxHostTokens is how many tokens may be valid at a time: each may have a bundle of 1 MiB.
 	maxHostTokens = 32
 	sweepTokens   = time.Minute
+	controlPlane  = "control-plane" // role of a host
 	// tokenLabel of a Host is the id of the token that it joined with.
 	tokenLabel = "windlass.dev/join-token"
 )
@@ -98,11 +99,11 @@ func (h *Hosts) CreateHostToken(ctx context.Context, req *machinev1.CreateHostTo
 	if err := h.onHosts(); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(req.GetRoles(), "control-plane") {
-		return nil, rpcerr.Invalid(object.Fault{Path: "roles", Description: "hosts that are workers alone cannot join yet"})
-	}
-	if len(req.GetBundle()) == 0 {
+	switch carries := slices.Contains(req.GetRoles(), controlPlane); {
+	case carries && len(req.GetBundle()) == 0:
 		return nil, rpcerr.Invalid(object.Fault{Path: "bundle", Description: "is required for a control-plane host"})
+	case !carries && len(req.GetBundle()) > 0:
+		return nil, rpcerr.Invalid(object.Fault{Path: "bundle", Description: "is for control-plane hosts alone"})
 	}
 	valid, err := h.sweep(ctx)
 	if err != nil {
@@ -120,8 +121,11 @@ func (h *Hosts) CreateHostToken(ctx context.Context, req *machinev1.CreateHostTo
 	if err != nil {
 		return nil, err
 	}
-	_, err = h.store.Commit(ctx, store.Put(hostTokens+req.GetId(), value, 0),
-		store.Put(hostBundles+req.GetId(), req.GetBundle(), 0))
+	ops := []store.Op{store.Put(hostTokens+req.GetId(), value, 0)}
+	if len(req.GetBundle()) > 0 {
+		ops = append(ops, store.Put(hostBundles+req.GetId(), req.GetBundle(), 0))
+	}
+	_, err = h.store.Commit(ctx, ops...)
 	if errors.Is(err, store.ErrExists) {
 		return nil, rpcerr.Exists("HostToken", req.GetId())
 	}
@@ -224,6 +228,13 @@ func (h *Hosts) JoinHost(ctx context.Context, req *machinev1.JoinHostRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	out, err := h.answer(by.Name, uid, csr)
+	if err != nil {
+		return nil, err
+	}
+	if out.Roles = t.Roles; !slices.Contains(t.Roles, controlPlane) {
+		return out, nil
+	}
 	bundle, err := h.store.Get(ctx, hostBundles+req.GetId())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, rpcerr.BadToken(errBadToken.Error())
@@ -231,11 +242,7 @@ func (h *Hosts) JoinHost(ctx context.Context, req *machinev1.JoinHostRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	out, err := h.answer(by.Name, uid, csr)
-	if err != nil {
-		return nil, err
-	}
-	out.Roles, out.Bundle, out.EtcdEndpoints = t.Roles, bundle.Value, h.etcd()
+	out.Bundle, out.EtcdEndpoints = bundle.Value, h.etcd()
 	return out, nil
 }
 

@@ -235,7 +235,28 @@ func TestTokensOfHostsAreLimited(t *testing.T) {
 		t.Errorf("a control-plane host without a bundle: %v", err)
 	}
 	if err := make(41, []string{"worker"}, "x"); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a worker: %v", err)
+		t.Errorf("a worker with a bundle: %v", err)
+	}
+}
+
+func TestAWorkerGetsItsCertificateAlone(t *testing.T) {
+	f := newHostFixture(t)
+	hash := sha256.Sum256(proof())
+	if _, err := f.CreateHostToken(t.Context(), &machinev1.CreateHostTokenRequest{
+		Id: tokenID, ProofHash: hash[:], Roles: []string{"worker"}, Ttl: durationpb.New(time.Minute),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := f.join(t, func(*machinev1.JoinHostRequest) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.GetBundle()) > 0 || len(out.GetEtcdEndpoints()) > 0 || len(out.GetAgentCertificate()) == 0 ||
+		len(out.GetGateways()) != 2 || len(out.GetRoles()) != 1 || out.GetRoles()[0] != "worker" {
+		t.Errorf("answer %v", out)
+	}
+	if h := f.inventory.hosts["b"]; len(h.GetSpec().GetRoles()) != 1 || h.GetSpec().GetRoles()[0] != "worker" {
+		t.Errorf("registered %v", h)
 	}
 }
 

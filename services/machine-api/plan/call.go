@@ -8,6 +8,7 @@ import (
 
 const (
 	firstCallPause   = 50 * time.Millisecond // after a call to a provider failed; doubled after each further failure
+	leastRetry       = time.Second           // whatever a provider says
 	longestCallPause = 30 * time.Second      // so that every machine that is being deleted is checked at least that often
 	// vanishedPause is how soon the provider is asked again when its watch contradicts its last answer.
 	vanishedPause = 10 * time.Millisecond
@@ -21,6 +22,8 @@ type Call struct {
 	Failed int       // calls that failed since the last one that did not
 	Since  time.Time // when the first of these was answered
 	There  bool      // the last one found an instance
+	// Retry is after which time another call may succeed, as the provider said with the error; 0 if it did not.
+	Retry time.Duration
 }
 
 // absent reports whether the last call was answered and found no instance.
@@ -35,9 +38,19 @@ func (c Call) due(now time.Time, every time.Duration) time.Time {
 	case c.At.IsZero():
 		return now
 	case c.Err != "":
-		return c.At.Add(callPause(c.Failed))
+		return c.At.Add(c.pause())
 	}
 	return c.At.Add(every)
+}
+
+// pause is how long a machine waits after a call that failed. What the provider says shortens it alone: calls that fail
+// come with growing pauses up to that.
+func (c Call) pause() time.Duration {
+	pause := callPause(c.Failed)
+	if c.Retry > 0 {
+		pause = min(pause, max(c.Retry, leastRetry))
+	}
+	return pause
 }
 
 // callPause is how long a machine waits after that many failed calls in a row.

@@ -417,12 +417,19 @@ func TestCallsToAProviderArePaced(t *testing.T) {
 		call Call
 		want time.Duration // after the answer; negative: not while one is under way
 	}{
-		"one that was never made is made at once":        {Call{}, 0},
-		"one that is under way is not made again":        {Call{Busy: true, At: now}, -1},
-		"one that succeeded is repeated as planned":      {Call{At: now}, time.Minute},
-		"one that failed is repeated soon":               {Call{At: now, Err: "no", Failed: 1}, 50 * time.Millisecond},
-		"the pause doubles":                              {Call{At: now, Err: "no", Failed: 4}, 400 * time.Millisecond},
-		"every machine is checked at least every 30 s":   {Call{At: now, Err: "no", Failed: 1000}, 30 * time.Second},
+		"one that was never made is made at once":      {Call{}, 0},
+		"one that is under way is not made again":      {Call{Busy: true, At: now}, -1},
+		"one that succeeded is repeated as planned":    {Call{At: now}, time.Minute},
+		"one that failed is repeated soon":             {Call{At: now, Err: "no", Failed: 1}, 50 * time.Millisecond},
+		"the pause doubles":                            {Call{At: now, Err: "no", Failed: 4}, 400 * time.Millisecond},
+		"every machine is checked at least every 30 s": {Call{At: now, Err: "no", Failed: 1000}, 30 * time.Second},
+		"a provider may say that it is worth it sooner": {
+			Call{At: now, Err: "no", Failed: 1000, Retry: 3 * time.Second}, 3 * time.Second,
+		},
+		"no more often than once a second": {Call{At: now, Err: "no", Failed: 1000, Retry: 1}, time.Second},
+		"a longer time does not make it rarer": {
+			Call{At: now, Err: "no", Failed: 1, Retry: time.Hour}, 50 * time.Millisecond,
+		},
 		"one whose provider is back is repeated at once": {Call{At: now, Err: "no"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

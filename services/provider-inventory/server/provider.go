@@ -27,6 +27,9 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 )
 
+// hostsAgain is after which time a machine that found no host asks again: a host may have joined or been wiped.
+const hostsAgain = 5 * time.Second
+
 // maxToken is the longest request token; it is part of a key in etcd. A uid has 36 bytes.
 const maxToken = 256
 
@@ -124,7 +127,7 @@ func (s *Provider) create(ctx context.Context, r *providerv1.CreateInstanceReque
 	}
 	choice := plan.Choose(ask, s.Records.Hosts.All())
 	if choice.Host == nil {
-		return nil, rpcerr.TooMany(choice.WaitsFor(), 0)
+		return nil, rpcerr.TooMany(choice.WaitsFor(), hostsAgain)
 	}
 	h, err := s.claim(ctx, choice.Host, r, fence)
 	return plan.Instance(h), err

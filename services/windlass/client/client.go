@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	_ "google.golang.org/grpc/health" // the client's side of health checks
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -99,25 +100,36 @@ func (t Target) Resolve() (Target, error) {
 	if t.Server != "" {
 		return t, nil
 	}
-	if t.Cluster == "" {
+	named := t.Cluster != ""
+	if !named {
 		t.Cluster = cluster.DefaultName
 	}
 	c, err := cluster.Open(t.Cluster)
+	if errors.Is(err, cluster.ErrNone) && !named {
+		if h, err := cluster.OpenHost(cluster.HostDir()); err == nil && !h.Member.Worker {
+			return t.of(h, h.Gateways()), nil
+		}
+	}
 	if errors.Is(err, cluster.ErrNone) {
 		return t, fmt.Errorf("%w named %q on this machine: %s, or say --server", errNoCluster, t.Cluster, cluster.Others())
 	}
 	if err != nil {
 		return t, err
 	}
+	return t.of(c, []string{c.Gateway()}), nil
+}
+
+// of fills in how a cluster is called from this machine, by its administrator if nobody else is named.
+func (t Target) of(c *cluster.Cluster, gateways []string) Target {
 	f := c.AdminFiles()
-	t.Server = c.Gateway()
+	t.Server = strings.Join(gateways, ",")
 	if t.CA == "" {
 		t.CA = f.CA
 	}
 	if t.Cert == "" && t.Token == "" {
 		t.Cert, t.Key = f.Cert, f.Key
 	}
-	return t, nil
+	return t
 }
 
 // Dial returns a connection to a resolved target's gateway. It sends nothing before the first call, and only to the
@@ -143,34 +155,42 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 	if t.Warn != nil {
 		opts = append(opts, grpc.WithUnaryInterceptor(warnings(t.Warn)))
 	}
-	server := strings.TrimPrefix(t.Server, "https://")
+	var servers []string
+	for server := range strings.SplitSeq(t.Server, ",") {
+		servers = append(servers, strings.TrimPrefix(strings.TrimSpace(server), "https://"))
+	}
 	switch {
 	case t.account != "":
-		opts = append(opts, grpc.WithPerRPCCredentials(accountToken(t.account)),
-			grpc.WithResolvers(gateways(t.account, server)))
-		return grpc.NewClient(podScheme+":///"+server, opts...)
+		opts = append(opts, grpc.WithPerRPCCredentials(accountToken(t.account)))
+		// Those of the directory of its service account come after that of the pod's variable.
+		if text, err := os.ReadFile(filepath.Join(t.account, "gateways")); err == nil {
+			servers = append(servers, strings.Fields(string(text))...)
+		}
+		return grpc.NewClient(scheme+":///gateways", append(opts, grpc.WithResolvers(gateways(servers)))...)
 	case t.Token != "":
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer(t.Token)))
 	}
-	return grpc.NewClient("passthrough:///"+server, opts...)
+	if len(servers) == 1 {
+		return grpc.NewClient("passthrough:///"+servers[0], opts...)
+	}
+	// Of several, calls go to those that serve: a gateway that is cut off from etcd answers, and says that it does not.
+	opts = append(opts, grpc.WithResolvers(gateways(servers)),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`))
+	return grpc.NewClient(scheme+":///gateways", opts...)
 }
 
-const podScheme = "windlass-pod"
+// scheme is that of several gateways.
+const scheme = "windlass"
 
-// gateways returns what resolves to the gateways of a pod: that of its variable, then the others of the directory of
-// its service account. One that does not answer is passed over.
-func gateways(account, first string) resolver.Builder {
-	list := []string{first}
-	if text, err := os.ReadFile(filepath.Join(account, "gateways")); err == nil {
-		list = append(list, strings.Fields(string(text))...)
-	}
+// gateways returns what resolves to gateways. One that does not answer is passed over.
+func gateways(list []string) resolver.Builder {
 	var state resolver.State
 	for i, endpoint := range list {
 		if host, _, err := net.SplitHostPort(endpoint); err == nil && slices.Index(list, endpoint) == i {
 			state.Addresses = append(state.Addresses, resolver.Address{Addr: endpoint, ServerName: host})
 		}
 	}
-	b := manual.NewBuilderWithScheme(podScheme)
+	b := manual.NewBuilderWithScheme(scheme)
 	b.InitialState(state)
 	return b
 }

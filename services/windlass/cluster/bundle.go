@@ -153,7 +153,7 @@ func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
 	if c.Member = &m; m.Address == m.First {
 		return nil, fmt.Errorf("address %s: is that of the host that began the cluster", m.Address)
 	}
-	if err := c.joinPodUsers(); err != nil {
+	if err := c.joinPodUsers(c.PodsIsolated()); err != nil {
 		return nil, err
 	}
 	delete(files, hostFile)

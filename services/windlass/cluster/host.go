@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/durable"
@@ -25,7 +27,9 @@ type Member struct {
 	Name    string `json:"name"`    // of the host, unique in the cluster
 	Address string `json:"address"` // IP address at which all others reach it
 	Zone    string `json:"zone,omitempty"`
-	First   string `json:"first"` // address of the host that began the cluster
+	First   string `json:"first,omitempty"` // address of the host that began the cluster
+	// Worker means that no program of the control plane runs here, and that the cluster's keys are elsewhere.
+	Worker bool `json:"worker,omitempty"`
 	// Begun means that the cluster's authorities were made. They are made once: what is missing from then on is lost.
 	Begun bool `json:"begun"`
 	// Registered means that the inventory has this host, or had it: one that was removed is not registered again.
@@ -143,6 +147,29 @@ func (c *Cluster) HostFiles() identity.Files {
 	return identity.Files{Cert: c.Dir("host", "tls.crt"), Key: c.Dir("host", "tls.key"), CA: c.Dir("host", "ca.crt")}
 }
 
+const (
+	defaultHostDir = "/var/lib/windlass"
+	envHostDir     = "WINDLASS_HOST_DIR" // names another one
+)
+
+// HostDir returns the directory of this host's part of a cluster whose control plane is on hosts.
+func HostDir() string { return cmp.Or(os.Getenv(envHostDir), defaultHostDir) }
+
+// Gateways returns the endpoints of the cluster's gateways as this host knows them, its own first.
+func (c *Cluster) Gateways() []string {
+	out := []string{c.Gateway()}
+	raw, err := os.ReadFile(c.GatewaysFile())
+	if err != nil { // there is none before the agent has attended
+		return out
+	}
+	for _, g := range strings.Fields(string(raw)) {
+		if !slices.Contains(out, g) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
 // GatewaysFile has the endpoints of the cluster's gateways, one per line, as the agent of this host knew them last.
 func (c *Cluster) GatewaysFile() string { return c.Dir("host", "gateways") }
 
@@ -169,11 +196,44 @@ func (c *Cluster) EnsureHostCertificate(uid string) error {
 
 // services returns the rows of the programs that the cluster runs here.
 func (c *Cluster) services() []topology.Service {
-	if c.Member == nil {
+	switch {
+	case c.Member == nil:
 		return topology.Services()
+	case c.Member.Worker:
+		return nil
 	}
 	// What takes no part in etcd cannot be found by the other hosts.
 	return slices.DeleteFunc(topology.AllServices(), func(s topology.Service) bool { return s.Etcd == topology.NoEtcd })
+}
+
+// JoinWorker makes the settings of a host that is a worker alone, with name as the cluster's. isolated says that its pods
+// must run under users of their own. A directory of another host is refused.
+func JoinWorker(dir, name string, m Member, isolated bool) (*Cluster, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeHostDir(dir); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, name := range []string{hostFile, settingsFile, "pki", "services", joining} {
+		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
+			return nil, errors.Join(err, fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir, name))
+		}
+	}
+	m.Worker, m.Begun, m.Registered = true, true, true
+	c := &Cluster{dir: dir, Settings: Settings{
+		Name: name, Format: Format, Created: time.Now().UTC().Truncate(time.Second), Member: &m,
+	}}
+	if err := c.joinPodUsers(isolated); err != nil {
+		return nil, err
+	}
+	return c, c.Save()
 }
 
 // Programs returns the names of the programs that the cluster runs here, in the order in which they start.

@@ -107,10 +107,9 @@ func (c *Cluster) EnsurePodUsers() error {
 	return nil
 }
 
-// joinPodUsers gives the cluster users for its pods on a host that joins, whose settings are another host's so far. The
-// policy is that of all hosts: where pods run under users of their own, editors may create pods.
-func (c *Cluster) joinPodUsers() error {
-	isolated := c.PodsIsolated()
+// joinPodUsers gives the cluster users for its pods on a host that joins. isolated says that pods run under users of
+// their own on the other hosts: the policy is that of all hosts, and lets editors create pods then.
+func (c *Cluster) joinPodUsers(isolated bool) error {
 	c.PodsDir = ""
 	if err := c.EnsurePodUsers(); err != nil || !isolated || c.PodsIsolated() {
 		return err

@@ -93,7 +93,7 @@ func newRoot(e *session.Env) *cobra.Command {
 	f.StringVar(&e.Target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+
 		" or main)")
 	f.StringVarP(&e.Namespace, "namespace", "n", "", "namespace (default: the kind's default namespace)")
-	f.StringVar(&e.Target.Server, "server", "", "host:port of the cluster's gateway (default $"+client.EnvServer+")")
+	f.StringVar(&e.Target.Server, "server", "", "host:port of the cluster's gateway, or of several with commas between them (default $"+client.EnvServer+")")
 	f.StringVar(&e.Target.CA, "cacert", "", "file with the certificate authority to trust (default $"+client.EnvCA+")")
 	f.StringVar(&e.Target.Cert, "cert", "", "file with the client certificate (default $"+client.EnvCert+")")
 	f.StringVar(&e.Target.Key, "key", "", "file with the client certificate's private key (default $"+client.EnvKey+")")

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -23,12 +24,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/version"
 	"github.com/windlass-dev/windlass/services/node-agent/gateway"
 	"github.com/windlass-dev/windlass/services/node-agent/pki"
+	agentplan "github.com/windlass-dev/windlass/services/node-agent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
@@ -37,6 +41,10 @@ const (
 	beatEvery = time.Second
 	// tryEvery is the pause before an order that failed is tried again: a disk may have space by then.
 	tryEvery = 5 * time.Second
+	// checkEvery is how often the age of the certificate is looked at, and a renewal that failed is tried again.
+	checkEvery = 10 * time.Second
+	// callPatience bounds one renewal.
+	callPatience = 10 * time.Second
 	// maxMessage is how much of an error the inventory takes.
 	maxMessage = 1000
 )
@@ -49,6 +57,8 @@ type Identity struct {
 	Own string
 	// GatewaysFile has the endpoints of the cluster's gateways, one per line, as they were known last.
 	GatewaysFile string
+	// Renews means that the certificate is renewed by the cluster; otherwise it is by the authority on this host.
+	Renews bool
 }
 
 // SaveGateways writes the endpoints of the cluster's gateways. An empty list changes nothing.
@@ -114,7 +124,59 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error {
 		return stream.Again(ctx, a.log, "inventory", nil, func(ctx context.Context) error { return a.attend(ctx, conn) })
 	})
+	if a.who.Renews {
+		group.Go(func() error { return a.renew(ctx, conn) })
+	}
 	return group.Wait()
+}
+
+// renew keeps the certificate of the host valid until ctx ends.
+func (a *Agent) renew(ctx context.Context, conn grpc.ClientConnInterface) error {
+	said := ""
+	for chance := rand.Float64(); ctx.Err() == nil; backoff.Sleep(ctx, checkEvery) {
+		info, err := os.Stat(a.who.Files.Cert)
+		if err != nil {
+			return err
+		}
+		cert, err := identity.ReadCertificate(a.who.Files.Cert)
+		if err != nil {
+			return err
+		}
+		// By the time of the file, since a certificate is dated back a little.
+		if time.Now().Before(agentplan.RenewAt(info.ModTime(), cert.NotAfter, chance)) {
+			continue
+		}
+		if err := a.renewOnce(ctx, conn); err != nil {
+			if text := err.Error(); text != said && ctx.Err() == nil {
+				said = text
+				a.log.WarnContext(ctx, "certificate of the host not renewed", "expires", cert.NotAfter, "error", err)
+			}
+			continue
+		}
+		said, chance = "", rand.Float64()
+		a.log.InfoContext(ctx, "certificate of the host renewed")
+	}
+	return nil
+}
+
+func (a *Agent) renewOnce(ctx context.Context, conn grpc.ClientConnInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	request, err := identity.RequestFor(a.who.Files.Key, a.who.Name)
+	if err != nil {
+		return err
+	}
+	r, err := machinev1.NewHostJoinServiceClient(conn).RenewHost(ctx, &machinev1.RenewHostRequest{AgentRequest: request})
+	if err != nil {
+		return err
+	}
+	if len(r.GetAuthority()) == 0 || len(r.GetAgentCertificate()) == 0 {
+		return errors.New("the answer has no certificate")
+	}
+	if err := durable.WriteFile(a.who.Files.CA, r.GetAuthority(), 0o600); err != nil {
+		return err
+	}
+	return durable.WriteFile(a.who.Files.Cert, r.GetAgentCertificate(), 0o600)
 }
 
 // work carries out orders, one at a time, and tries the newest again until it succeeds.

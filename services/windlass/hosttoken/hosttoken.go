@@ -31,6 +31,9 @@ type Token struct {
 	Secret   []byte   `json:"secret"` // 32 bytes
 	CA       string   `json:"ca"`     // hash of the authority of the cluster's services
 	Gateways []string `json:"gateways"`
+	Worker   bool     `json:"worker,omitempty"` // the token is for a host that is a worker alone
+	// Isolated means that pods of the cluster run under users of their own: a host that cannot do that must not join.
+	Isolated bool `json:"isolated,omitempty"`
 }
 
 // New returns a token with a secret of its own. CA and Gateways are still to be set.

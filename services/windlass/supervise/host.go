@@ -33,9 +33,11 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 		Dir: c.Dir(), Address: c.Host(), Executable: executable, PodsDir: c.PodsDir, PodUsers: c.PodUsers(),
 		Supervisor: s, Log: log,
 	})
-	agent := hostagent.New(hostagent.Identity{
-		Name: c.Member.Name, Files: c.HostFiles(), Own: c.Gateway(), GatewaysFile: c.GatewaysFile(),
-	}, machine, log)
+	who := hostagent.Identity{Name: c.Member.Name, Files: c.HostFiles(), GatewaysFile: c.GatewaysFile(), Renews: true}
+	if !c.Member.Worker {
+		who.Own, who.Renews = c.Gateway(), false
+	}
+	agent := hostagent.New(who, machine, log)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { // as the one supervisor of the host
@@ -56,7 +58,9 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 		register(ctx, c, log)
 		return agent.Run(ctx)
 	})
-	g.Go(func() error { return Renew(ctx, c, log) })
+	if !c.Member.Worker {
+		g.Go(func() error { return Renew(ctx, c, log) })
+	}
 	return g.Wait()
 }
 

@@ -24,9 +24,6 @@ var (
 	errUnusable = errors.New("this host cannot carry a control plane")
 )
 
-// defaultDir is where a host keeps its part of the cluster.
-const defaultDir = "/var/lib/windlass"
-
 // New returns the command host.
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
@@ -35,10 +32,11 @@ func New(e *session.Env) *cobra.Command {
 		Long: `Run a cluster whose control plane is on hosts of their own.
 
 A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`windlass host run`" + ` runs the programs of
-the host. Other control-plane hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + `
-prints on the first. Hosts that are workers alone cannot join yet.`,
+the host. Other hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + ` prints on a
+control-plane host.`,
 	}
-	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newFence(e), newRemove(e), newStop(e))
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e), newCordon(e), newUncordon(e),
+		newFence(e), newLeave(e), newRemove(e), newStop(e))
 	return cmd
 }
 
@@ -72,7 +70,7 @@ the cluster.`,
 }
 
 func dirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "dir", defaultDir, "directory of this host's part of the cluster")
+	cmd.Flags().StringVar(dir, "dir", cluster.HostDir(), "directory of this host's part of the cluster")
 }
 
 func initialize(e *session.Env, f initFlags) error {
@@ -131,7 +129,7 @@ func prepare(c *cluster.Cluster) error {
 }
 
 func dirOption(dir string) string {
-	if dir == defaultDir {
+	if dir == cluster.HostDir() {
 		return ""
 	}
 	return " --dir " + dir
@@ -163,8 +161,10 @@ func run(ctx context.Context, e *session.Env, dir string) error {
 	if !c.Member.Begun {
 		return fmt.Errorf("%s: `windlass host init` was cut off: repeat it", dir)
 	}
-	if err := prepare(c); err != nil {
-		return err
+	if !c.Member.Worker {
+		if err := prepare(c); err != nil {
+			return err
+		}
 	}
 	log := slog.New(slog.NewJSONHandler(terminal.Raw(e.Err), nil)).With("service", "host", "host", c.Member.Name)
 	if err := cluster.CheckLocal(c.Host()); err != nil { // at boot it may come later than the programs

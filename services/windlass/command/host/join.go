@@ -35,10 +35,10 @@ func newJoin(e *session.Env) *cobra.Command {
 	var f joinFlags
 	cmd := &cobra.Command{
 		Use:   "join TOKEN --address ADDRESS",
-		Short: "Join this host to a cluster as a control-plane host",
-		Long: `Join this host to a cluster as a control-plane host, by a token that ` + "`windlass host token`" + ` printed on another
-one. Nothing is started; ` + "`windlass host run`" + ` does that. A join that was cut off is repeated with the same
-command, until the token expires.
+		Short: "Join this host to a cluster",
+		Long: `Join this host to a cluster, by a token that ` + "`windlass host token`" + ` printed on a control-plane host: as a
+worker, or as another control-plane host. Nothing is started; ` + "`windlass host run`" + ` does that. A join that was cut
+off is repeated with the same command, until the token expires.
 
 With "-" the token is read from the standard input: other users of this host see what a command line has.`,
 		Example: `  windlass host join - --address 192.0.2.2 --zone rack-2 < token
@@ -76,7 +76,11 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	case !errors.Is(err, cluster.ErrNone):
 		return err
 	}
-	list := hostcheck.Judge(hostcheck.Observe(m.Address, f.dir, cluster.HostPorts(), false))
+	ports := cluster.HostPorts()
+	if token.Worker {
+		ports = nil
+	}
+	list := hostcheck.Judge(hostcheck.Observe(m.Address, f.dir, ports, false))
 	if !hostcheck.Usable(list) {
 		if err := printChecks(e, list); err != nil {
 			return err
@@ -107,13 +111,6 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(answer.GetRoles(), "control-plane") {
-		return errors.New("the token is for a worker: hosts that are workers alone cannot join yet")
-	}
-	bundle, err := token.Open(answer.GetBundle())
-	if err != nil {
-		return err
-	}
 	for name, content := range map[string][]byte{
 		"tls.crt": answer.GetAgentCertificate(), "ca.crt": answer.GetAuthority(),
 	} {
@@ -124,17 +121,32 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	if err := hostagent.SaveGateways(filepath.Join(f.dir, "host", "gateways"), answer.GetGateways()); err != nil {
 		return err
 	}
-	c, err := cluster.JoinHost(f.dir, m, cluster.Joined{
-		Bundle: bundle, Authority: answer.GetAuthority(), Endpoints: answer.GetEtcdEndpoints(),
-	})
+	c, err := enter(f.dir, m, token, answer)
 	if err != nil {
-		return err
-	}
-	if err := prepare(c); err != nil {
 		return err
 	}
 	fmt.Fprintf(e.Out, "host %s joined cluster %q: run `windlass host run%s`\n", m.Name, c.Name, dirOption(f.dir))
 	return nil
+}
+
+// enter makes the files of a host that was let in.
+func enter(dir string, m cluster.Member, token hosttoken.Token, answer *machinev1.JoinHostResponse) (*cluster.Cluster,
+	error,
+) {
+	if !slices.Contains(answer.GetRoles(), "control-plane") {
+		return cluster.JoinWorker(dir, answer.GetCluster(), m, token.Isolated)
+	}
+	bundle, err := token.Open(answer.GetBundle())
+	if err != nil {
+		return nil, err
+	}
+	c, err := cluster.JoinHost(dir, m, cluster.Joined{
+		Bundle: bundle, Authority: answer.GetAuthority(), Endpoints: answer.GetEtcdEndpoints(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, prepare(c)
 }
 
 // lock keeps another join from this directory until unlock is called.

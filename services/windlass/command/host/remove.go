@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -69,7 +70,8 @@ func asAdministrator(ctx context.Context, dir string, f func(context.Context, *g
 		return err
 	}
 	files := c.AdminFiles()
-	conn, err := client.Dial(client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key})
+	conn, err := client.Dial(client.Target{
+		Server: strings.Join(c.Gateways(), ","), CA: files.CA, Cert: files.Cert, Key: files.Key})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -21,60 +20,65 @@ func newToken(e *session.Env) *cobra.Command {
 	var controlPlane bool
 	var ttl time.Duration
 	cmd := &cobra.Command{
-		Use:   "token --control-plane",
+		Use:   "token [--control-plane]",
 		Short: "Make a token with which one other host joins the cluster",
 		Long: `Make a token with which one other host joins the cluster, and print it. It must be made on a control-plane
 host, by its root.
 
-The files for a control-plane host, the keys of the cluster's authorities among them, are encrypted with a
-key that only the token has, and kept in the cluster until the token expires: who has the token before it
-is used becomes root of the cluster.`,
-		Example: "  windlass host token --control-plane --ttl 5m",
-		Args:    cobra.NoArgs,
+With --control-plane the files for a control-plane host, the keys of the cluster's authorities among them,
+are encrypted with a key that only the token has, and kept in the cluster until the token expires: who has
+the token before it is used becomes root of the cluster. Without it the host becomes a worker, and the
+token leads to the certificate of one host alone.`,
+		Example: `  windlass host token
+  windlass host token --control-plane --ttl 5m`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !controlPlane {
-				return errors.New("--control-plane is required: hosts that are workers alone cannot join yet")
-			}
-			return makeToken(cmd.Context(), e, dir, ttl)
+			return makeToken(cmd.Context(), e, dir, controlPlane, ttl)
 		},
 	}
 	dirFlag(cmd, &dir)
-	cmd.Flags().BoolVar(&controlPlane, "control-plane", false, "for a control-plane host")
+	cmd.Flags().BoolVar(&controlPlane, "control-plane", false, "for a control-plane host, instead of a worker")
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how long the token is valid, from 1m to 24h")
 	return cmd
 }
 
-func makeToken(ctx context.Context, e *session.Env, dir string, ttl time.Duration) error {
+func makeToken(ctx context.Context, e *session.Env, dir string, controlPlane bool, ttl time.Duration) error {
 	c, err := cluster.OpenHost(dir)
 	if err != nil {
 		return err
 	}
-	bundle, err := c.Bundle()
-	if err != nil {
-		return err
+	if c.Member.Worker {
+		return fmt.Errorf("host %s is a worker: make the token on a control-plane host", c.Member.Name)
 	}
 	token, err := hosttoken.New()
 	if err != nil {
 		return err
 	}
-	sealed, err := token.Seal(bundle)
-	if err != nil {
-		return err
+	what, roles, sealed := "worker", []string{"worker"}, []byte(nil)
+	if controlPlane {
+		bundle, err := c.Bundle()
+		if err != nil {
+			return err
+		}
+		if sealed, err = token.Seal(bundle); err != nil {
+			return err
+		}
+		what, roles = "control-plane host", []string{"control-plane"}
 	}
 	var made *machinev1.CreateHostTokenResponse
 	if err := asAdministrator(ctx, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 		var err error
 		made, err = machinev1.NewHostJoinServiceClient(conn).CreateHostToken(ctx, &machinev1.CreateHostTokenRequest{
-			Id: token.ID, ProofHash: token.ProofHash(), Roles: []string{"control-plane"}, Ttl: durationpb.New(ttl),
-			Bundle: sealed,
+			Id: token.ID, ProofHash: token.ProofHash(), Roles: roles, Ttl: durationpb.New(ttl), Bundle: sealed,
 		})
 		return err
 	}); err != nil {
 		return err
 	}
 	token.CA, token.Gateways = made.GetAuthorityHash(), made.GetGateways()
+	token.Worker, token.Isolated = !controlPlane, c.PodsIsolated()
 	fmt.Fprintln(e.Out, token)
-	fmt.Fprintf(e.Err, "For one control-plane host, until %s: windlass host join TOKEN --address ADDRESS\n",
+	fmt.Fprintf(e.Err, "For one %s, until %s: windlass host join TOKEN --address ADDRESS\n", what,
 		made.GetExpiryTime().AsTime().Local().Format(time.TimeOnly))
 	return nil
 }
