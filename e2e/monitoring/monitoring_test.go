@@ -106,6 +106,48 @@ func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
 	}
 }
 
+// link is a link to a file of the repository, or to a section of one.
+var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#([^)]+))?\)`)
+
+func TestLinksOfRunbooksLeadSomewhere(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbooks", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for _, page := range append(pages, filepath.Join(root, "docs", "monitoring.md")) {
+		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
+			links++
+			target := filepath.Join(filepath.Dir(page), found[1])
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %v", page, err)
+				continue
+			}
+			if found[2] != "" && !slices.Contains(sections(read(t, target)), found[2]) {
+				t.Errorf("%s: %s has no section %s", page, found[1], found[2])
+			}
+		}
+	}
+	if links < len(pages) {
+		t.Errorf("%d links", links)
+	}
+}
+
+// punctuation is not part of such a name.
+var punctuation = regexp.MustCompile(`[^a-z0-9 -]`)
+
+// sections returns the names by which links lead to the headings of a page.
+func sections(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			name := punctuation.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+			out = append(out, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return out
+}
+
 // selectors returns what a query reads. Variables of Grafana are replaced by values first.
 func selectors(query string) ([][]*labels.Matcher, parser.Expr, error) {
 	for variable, value := range map[string]string{"$__rate_interval": "5m", "$__range": "1h"} {
@@ -219,6 +261,22 @@ func TestWhatIsNotExportedIsFound(t *testing.T) {
 	} {
 		if got := unknown(t, exported, query); len(got) != want {
 			t.Errorf("%s: %v, want %d", query, got, want)
+		}
+	}
+}
+
+// documented is the name of a metric in a page, without labels.
+var documented = regexp.MustCompile("`((?:windlass|cluster)_[a-z_]+)`")
+
+func TestThePageNamesOnlyMetricsThatAreExported(t *testing.T) {
+	exported := exported(t)
+	found := documented.FindAllStringSubmatch(read(t, root, "docs", "monitoring.md"), -1)
+	if len(found) == 0 {
+		t.Error("the page names no metric")
+	}
+	for _, name := range found {
+		if _, ok := exported[name[1]]; !ok {
+			t.Errorf("no program exports %s", name[1])
 		}
 	}
 }

@@ -36,7 +36,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_etcd_voters{job="etcd-guardian",instance="a",state="healthy"} 3x4 1x10`,
 				`windlass_etcd_voters{job="etcd-guardian",instance="a",state="majority"} 2x15`,
 			},
-			6 * time.Minute, []string{`{job="etcd-guardian"}`},
+			6 * time.Minute,
+			[]string{`{job="etcd-guardian"}`},
 		},
 		{
 			"a majority is lost for less than a minute", "EtcdQuorumLost",
@@ -70,7 +71,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_etcd_voters{job="etcd-guardian",instance="a",state="healthy"} 2x20`,
 				`windlass_etcd_voters{job="etcd-guardian",instance="a",state="desired"} 3x20`,
 			},
-			15 * time.Minute, []string{`{job="etcd-guardian"}`},
+			15 * time.Minute,
+			[]string{`{job="etcd-guardian"}`},
 		},
 		{
 			"no process of one of two services leads", "WindlassServiceWithoutLeader",
@@ -80,7 +82,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_leader{job="machine-api",instance="a"} 0x12`,
 				`windlass_leader{job="machine-api",instance="b"} 1x12`,
 			},
-			5 * time.Minute, []string{`{job="scheduler"}`},
+			5 * time.Minute,
+			[]string{`{job="scheduler"}`},
 		},
 		{
 			"another process leads within two minutes", "WindlassServiceWithoutLeader",
@@ -98,7 +101,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_certificate_not_before_timestamp_seconds{job="scheduler",instance="a"} -43200x30`,
 				`windlass_certificate_not_after_timestamp_seconds{job="scheduler",instance="a"} 43200x30`,
 			},
-			11 * time.Minute, []string{`{instance="a", job="gateway"}`},
+			11 * time.Minute,
+			[]string{`{instance="a", job="gateway"}`},
 		},
 		{
 			"a node that is lost, though the leader of its service changes in between", "NodeNotReady",
@@ -107,7 +111,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_node_ready{job="eviction-controller",instance="b",node="n1"} _x8 0x20`,
 				`windlass_node_ready{job="eviction-controller",instance="a",node="n2"} 1x40`,
 			},
-			13 * time.Minute, []string{`{job="eviction-controller", node="n1"}`},
+			13 * time.Minute,
+			[]string{`{job="eviction-controller", node="n1"}`},
 		},
 		{
 			"a node that restarts", "NodeNotReady",
@@ -122,7 +127,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_machine_phase{job="machine-api",instance="a",namespace="w",machine="m",phase="Provisioned"} _x21 1x40`,
 				`windlass_machine_phase{job="machine-api",instance="a",namespace="w",machine="ok",phase="Running"} 1x60`,
 			},
-			31 * time.Minute, []string{`{job="machine-api", machine="m", namespace="w"}`},
+			31 * time.Minute,
+			[]string{`{job="machine-api", machine="m", namespace="w"}`},
 		},
 		{
 			"the audit log cannot be written", "WindlassAuditLogFailed",
@@ -130,7 +136,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_audit_failed{job="machine-api",instance="a",log="audit.log"} 0x2 1x10`,
 				`windlass_audit_failed{job="machine-api",instance="a",log="reads.log"} 0x12`,
 			},
-			4 * time.Minute, []string{`{job="machine-api", log="audit.log"}`},
+			4 * time.Minute,
+			[]string{`{job="machine-api", log="audit.log"}`},
 		},
 		{
 			"a snapshot is an hour late", "EtcdSnapshotOverdue",
@@ -138,7 +145,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_snapshot_schedule_due_timestamp_seconds{job="etcd-guardian",instance="a",schedule="nightly"} 60x90`,
 				`windlass_snapshot_schedule_due_timestamp_seconds{job="etcd-guardian",instance="a",schedule="weekly"} 604800x90`,
 			},
-			67 * time.Minute, []string{`{job="etcd-guardian", schedule="nightly"}`},
+			67 * time.Minute,
+			[]string{`{job="etcd-guardian", schedule="nightly"}`},
 		},
 		{
 			"a snapshot failed now, another one long ago", "EtcdSnapshotFailed",
@@ -146,12 +154,14 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_snapshot_phase{job="etcd-guardian",instance="a",snapshot="old",schedule="s",phase="Failed"} 1x200`,
 				`windlass_snapshot_phase{job="etcd-guardian",instance="a",snapshot="new",schedule="s",phase="Failed"} _x99 1x100`,
 			},
-			105 * time.Minute, []string{`{job="etcd-guardian", phase="Failed", schedule="s", snapshot="new"}`},
+			105 * time.Minute,
+			[]string{`{job="etcd-guardian", phase="Failed", schedule="s", snapshot="new"}`},
 		},
 		{
 			"no schedule takes snapshots", "EtcdSnapshotScheduleMissing",
 			[]string{`windlass_etcd_voters{job="etcd-guardian",instance="a",state="present"} 3x90`},
-			61 * time.Minute, []string{`{job="etcd-guardian"}`},
+			61 * time.Minute,
+			[]string{`{job="etcd-guardian"}`},
 		},
 		{
 			"a schedule takes snapshots", "EtcdSnapshotScheduleMissing",
@@ -171,7 +181,8 @@ func TestAlertsFire(t *testing.T) {
 				`windlass_pool_machines{job="node-configurator",instance="a",pool="infra",state="updated"} 3x1500`,
 				`windlass_pool_machines{job="node-configurator",instance="a",pool="infra",state="total"} 3x1500`,
 			},
-			1450 * time.Minute, []string{`{job="node-configurator", pool="worker"}`},
+			1450 * time.Minute,
+			[]string{`{job="node-configurator", pool="worker"}`},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
