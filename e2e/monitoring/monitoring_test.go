@@ -178,7 +178,7 @@ func unknown(t *testing.T, exported map[string][]string, query string) []string 
 	for _, matchers := range read {
 		name := ""
 		for _, m := range matchers {
-			if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+			if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 				name = m.Value
 			}
 		}
@@ -189,7 +189,7 @@ func unknown(t *testing.T, exported map[string][]string, query string) []string 
 		}
 		known = append(known, has...)
 		for _, m := range matchers {
-			if m.Name != labels.MetricName && !slices.Contains(has, m.Name) && !slices.Contains(targetLabels, m.Name) {
+			if m.Name != model.MetricNameLabel && !slices.Contains(has, m.Name) && !slices.Contains(targetLabels, m.Name) {
 				bad = append(bad, fmt.Sprintf("label %q of %s", m.Name, name))
 			}
 		}
@@ -232,7 +232,7 @@ func TestAlertsReadOnlyWhatIsExported(t *testing.T) {
 		known := slices.Clone(targetLabels)
 		for _, matchers := range read {
 			for _, m := range matchers {
-				if m.Name == labels.MetricName {
+				if m.Name == model.MetricNameLabel {
 					known = append(known, exported[m.Value]...)
 				}
 			}

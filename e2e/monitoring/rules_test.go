@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
@@ -240,7 +241,7 @@ func evaluate(t *testing.T, engine *promql.Engine, data memory, expr string, at 
 	}
 	var out []string
 	for _, s := range vector {
-		out = append(out, labels.NewBuilder(s.Metric).Del(labels.MetricName).Labels().String())
+		out = append(out, labels.NewBuilder(s.Metric).Del(model.MetricNameLabel).Labels().String())
 	}
 	return out
 }
