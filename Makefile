@@ -7,7 +7,7 @@ name_flag := $(if $(NAME),--name $(NAME))
 need_proxy := $(if $(filter 0,$(shell id -u)),need-iptables) # tests lead etcd's clients to a proxy; without root they are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: fix tidy breaking figures images help build up down tour verify test test-unit test-e2e test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
+.PHONY: fix tidy breaking figures images sbom help build up down tour verify test test-unit test-e2e test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ images: build ## Build the container image of compose.yaml (WINDLASS_IMAGE=name:
 	@mkdir -p $(BIN)/image && ln -f $(BIN)/windlass $(BIN)/image/windlass && cp deploy/image/Dockerfile $(BIN)/image/
 	@docker build --quiet --tag $(or $(WINDLASS_IMAGE),windlass:latest) $(BIN)/image
 	@docker image prune --force --filter label=dev.windlass.image >/dev/null # those that had the name before
+
+# Without a serial number and a time, so that the same executable has the same bill of materials.
+sbom: $(BIN)/windlass $(BIN)/cyclonedx-gomod ## Write the software bill of materials of the executable to .bin/windlass.cdx.json (CycloneDX)
+	@$(BIN)/cyclonedx-gomod bin -json -std -noserial -notimestamp -version "v$$($(BIN)/windlass version | sed -n 's/^Windlass Version: //p')" -output $(BIN)/windlass.cdx.json $(BIN)/windlass
+	@cd tools && GOWORK=off CGO_ENABLED=0 go run ./sbom $(BIN)/windlass $(BIN)/windlass.cdx.json
 
 down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)

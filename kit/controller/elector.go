@@ -63,15 +63,26 @@ type Elector struct {
 // Leads reports whether this process leads. It may be outdated; writes are fenced. It is safe for concurrent use.
 func (e *Elector) Leads() bool { return e.leads.Load() }
 
-// missedWatches is the metric of an elector: how often the election key could not be read or watched.
-var missedWatches = prometheus.NewDesc("windlass_election_refused_watches_total",
-	"Times that etcd refused to let the election key be read or watched, or did not answer.", nil, nil)
+// The metrics of an elector.
+var (
+	leading       = prometheus.NewDesc("windlass_leader", "1 if this process leads its service, 0 if not.", nil, nil)
+	missedWatches = prometheus.NewDesc("windlass_election_refused_watches_total",
+		"Times that etcd refused to let the election key be read or watched, or did not answer.", nil, nil)
+)
 
 // Describe and Collect make the elector a prometheus.Collector.
-func (e *Elector) Describe(out chan<- *prometheus.Desc) { out <- missedWatches }
+func (e *Elector) Describe(out chan<- *prometheus.Desc) {
+	out <- leading
+	out <- missedWatches
+}
 
-// Collect sends the number of refusals.
+// Collect sends whether the process leads, and the number of refusals.
 func (e *Elector) Collect(out chan<- prometheus.Metric) {
+	leads := 0.0
+	if e.Leads() {
+		leads = 1
+	}
+	out <- prometheus.MustNewConstMetric(leading, prometheus.GaugeValue, leads)
 	out <- prometheus.MustNewConstMetric(missedWatches, prometheus.CounterValue, float64(e.missed.Count()))
 }
 

@@ -115,6 +115,34 @@ func ends(t *testing.T, term context.Context) {
 	}
 }
 
+func TestOnlyTheLeaderIsOneInMetrics(t *testing.T) {
+	client, name := etcdtest.Client(t), service(t)
+	electors := [2]*controller.Elector{}
+	candidates := [2]*candidate{}
+	for i := range electors {
+		electors[i] = controller.NewElector(client, name, fmt.Sprintf("127.0.0.1:%d", i+1), slog.New(slog.DiscardHandler))
+		if got := leads(t, electors[i]); got != 0 {
+			t.Errorf("windlass_leader = %v before the election", got)
+		}
+	}
+	candidates[0] = campaignWith(t, electors[0])
+	candidates[0].leads(t)
+	candidates[1] = campaignWith(t, electors[1])
+	if first, second := leads(t, electors[0]), leads(t, electors[1]); first != 1 || second != 0 {
+		t.Errorf("windlass_leader = %v and %v, want 1 and 0", first, second)
+	}
+	candidates[0].stop()
+	candidates[1].leads(t)
+	if first, second := leads(t, electors[0]), leads(t, electors[1]); first != 0 || second != 1 {
+		t.Errorf("windlass_leader = %v and %v, want 0 and 1", first, second)
+	}
+}
+
+func leads(t *testing.T, e *controller.Elector) float64 {
+	t.Helper()
+	return metric(t, e, "windlass_leader")
+}
+
 func TestTheKeySaysWhoLeads(t *testing.T) {
 	client, name := etcdtest.Client(t), service(t)
 	s := campaign(t, client, name, "127.0.0.1:1")

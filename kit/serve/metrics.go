@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -119,7 +120,9 @@ func (m MetricsServer) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
-	metrics := promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	own := prometheus.NewRegistry()
+	own.MustRegister(certificateTimes{m.Files.Follow()})
+	metrics := promhttp.HandlerFor(prometheus.Gatherers{m.Registry, own}, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		if err := m.admit(r); err != nil {
@@ -140,6 +143,34 @@ func (m MetricsServer) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return nil
+}
+
+var (
+	certificateNotBefore = prometheus.NewDesc("windlass_certificate_not_before_timestamp_seconds",
+		"When the validity of the program's certificate begins, in seconds since 1970.", nil, nil)
+	certificateNotAfter = prometheus.NewDesc("windlass_certificate_not_after_timestamp_seconds",
+		"When the program's certificate expires, in seconds since 1970.", nil, nil)
+)
+
+// certificateTimes are the metrics of the certificate that the program uses now.
+type certificateTimes struct {
+	read func() (*tls.Certificate, *x509.CertPool, error)
+}
+
+// Describe is part of prometheus.Collector.
+func (certificateTimes) Describe(out chan<- *prometheus.Desc) {
+	out <- certificateNotBefore
+	out <- certificateNotAfter
+}
+
+// Collect is part of prometheus.Collector. A certificate that cannot be read has no metrics, and no scrape either.
+func (c certificateTimes) Collect(out chan<- prometheus.Metric) {
+	leaf, _, err := c.read()
+	if err != nil {
+		return
+	}
+	out <- prometheus.MustNewConstMetric(certificateNotBefore, prometheus.GaugeValue, float64(leaf.Leaf.NotBefore.Unix()))
+	out <- prometheus.MustNewConstMetric(certificateNotAfter, prometheus.GaugeValue, float64(leaf.Leaf.NotAfter.Unix()))
 }
 
 // admit returns why a request is refused; nil if it is accepted.

@@ -1,7 +1,9 @@
 package serve_test
 
 import (
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -56,7 +58,8 @@ func get(t *testing.T, client *http.Client, address string) (code int, body stri
 
 func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	c := newCluster(t)
-	p := newProcess(t, c.config("machine-api"))
+	cfg := c.config("machine-api")
+	p := newProcess(t, cfg)
 	start(t, p)
 	prometheus := c.client("prometheus", time.Hour, "windlass:metrics-readers")
 	for _, tt := range []struct {
@@ -74,6 +77,19 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	} {
 		if code, body := get(t, tt.client, p.MetricsAddress()); code != tt.code || !strings.Contains(body, tt.text) {
 			t.Errorf("%s: %d %.300s", tt.name, code, body)
+		}
+	}
+
+	pair, err := tls.LoadX509KeyPair(filepath.Join(cfg.TLSDir, "tls.crt"), filepath.Join(cfg.TLSDir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("windlass_certificate_not_before_timestamp_seconds %v\n", float64(pair.Leaf.NotBefore.Unix())),
+		fmt.Sprintf("windlass_certificate_not_after_timestamp_seconds %v\n", float64(pair.Leaf.NotAfter.Unix())),
+	} {
+		if _, body := get(t, prometheus, p.MetricsAddress()); !strings.Contains(body, want) {
+			t.Errorf("no %q in the metrics", want)
 		}
 	}
 

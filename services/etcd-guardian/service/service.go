@@ -27,6 +27,7 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/kinds"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/metrics"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
@@ -127,7 +128,12 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	snapshots, err := snapshotsOf(cfg, p, c, kinds.New(st, p.Validator, p.Log), client, recorder)
+	tables := kinds.New(st, p.Validator, p.Log)
+	p.Metrics.MustRegister(metrics.New(func() *etcdv1.Quorum {
+		o, _ := c.Last()
+		return o.Quorum
+	}, tables.Snapshots.Cache, tables.Schedules.Cache))
+	snapshots, err := snapshotsOf(cfg, p, c, tables, client, recorder)
 	if err != nil {
 		return nil, err
 	}

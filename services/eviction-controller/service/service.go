@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/controller"
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
+	"github.com/windlass-dev/windlass/services/eviction-controller/metrics"
 	"github.com/windlass-dev/windlass/services/eviction-controller/server"
 )
 
@@ -39,7 +40,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.New(tables.Nodes.Cache, tables.Drains.Cache))
 	conn, err := p.Dial(guardian)
 	if err != nil {
 		return nil, err

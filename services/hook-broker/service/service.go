@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-dev/windlass/services/hook-broker/controller"
 	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
+	"github.com/windlass-dev/windlass/services/hook-broker/metrics"
 	"github.com/windlass-dev/windlass/services/hook-broker/presence"
 	"github.com/windlass-dev/windlass/services/hook-broker/server"
 	"github.com/windlass-dev/windlass/services/hook-broker/webhook"
@@ -49,7 +50,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, opts options) (
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, opts.webhooks, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.New(tables.Tasks.Cache))
 	there := presence.New(time.Now)
 	start := time.Now()
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock

@@ -34,6 +34,7 @@ import (
 	"github.com/windlass-dev/windlass/services/machine-api/controller"
 	"github.com/windlass-dev/windlass/services/machine-api/join"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/metrics"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
 	"github.com/windlass-dev/windlass/services/machine-api/server"
@@ -61,7 +62,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	tables.NodeLifetime = cfg.lifetime
 	recorder := events.New(name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.New(tables.Machines.Cache))
 	providers, err := plugins(p, cfg.Callees(), provider.Claims(st, cfg.providerFor))
 	if err != nil {
 		return nil, err

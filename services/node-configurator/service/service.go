@@ -17,6 +17,7 @@ import (
 
 	"github.com/windlass-dev/windlass/services/node-configurator/controller"
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
+	"github.com/windlass-dev/windlass/services/node-configurator/metrics"
 	"github.com/windlass-dev/windlass/services/node-configurator/server"
 )
 
@@ -54,7 +55,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.New(tables.Pools.Cache))
 	peer := controller.NewPeer(conn, nodes, drains)
 	views := controller.NewViews(tables, peer, cfg.settle, time.Now)
 	control := controller.New(controller.Config{

@@ -20,6 +20,7 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/attend"
 	"github.com/windlass-dev/windlass/services/provider-inventory/controller"
 	"github.com/windlass-dev/windlass/services/provider-inventory/kinds"
+	"github.com/windlass-dev/windlass/services/provider-inventory/metrics"
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 	"github.com/windlass-dev/windlass/services/provider-inventory/server"
 )
@@ -41,7 +42,7 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	st := p.Store(etcd)
 	all := records.New(st, kinds.New(st, p.Validator, p.Log))
 	recorder := events.New(topology.ProviderInventory, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
+	p.Metrics.MustRegister(recorder, metrics.New(all.Hosts.Cache))
 	agents := attend.New(time.Now)
 	control := controller.New(controller.Config{
 		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,

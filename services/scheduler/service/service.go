@@ -24,6 +24,7 @@ import (
 	admission "github.com/windlass-dev/windlass/services/scheduler/admission/controller"
 	"github.com/windlass-dev/windlass/services/scheduler/admission/webhook"
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/metrics"
 	"github.com/windlass-dev/windlass/services/scheduler/nodes"
 	placement "github.com/windlass-dev/windlass/services/scheduler/placement/controller"
 	"github.com/windlass-dev/windlass/services/scheduler/placement/extender"
@@ -64,7 +65,6 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([
 	}
 	st := p.Store(etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
-	p.Metrics.MustRegister(recorder)
 	var placer *placement.Scheduler // which needs the tables; no pod is created before the parts run
 	tables := kinds.New(kinds.Config{
 		Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy),
@@ -77,6 +77,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string, own options) ([
 		ServiceRange: own.services,
 		Policy:       p.Policy, MaxDisks: maxDisks, Now: time.Now, Log: p.Log,
 	})
+	p.Metrics.MustRegister(recorder, metrics.New(tables.Pods.Cache))
 	control := workloads(tables, known, recorder, p)
 	placer = placement.NewScheduler(tables, known, recorder,
 		&extender.Asker{Allowed: own.webhooks, Now: time.Now, Log: p.Log}, p.Log)
