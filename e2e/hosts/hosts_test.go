@@ -266,7 +266,7 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("calls that failed: %q", failed)
 		}
 		f.kept(made, h2, h3, h4)
-		// Nobody has confirmed that the host is off: its machine may still run.
+		// It was not confirmed that the host is off: its machine may still run.
 		if out, code := h2.ask("get", "machine", machine); code != 0 || !strings.Contains(out, "Deleting") {
 			t.Errorf("the machine of a silent host: %s", out)
 		}

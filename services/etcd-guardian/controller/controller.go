@@ -54,11 +54,11 @@ type Config struct {
 	Bootstrap    *Bootstrap
 	BootstrapURL string // for clients, of the bootstrap member
 	// Endpoints returns the addresses of members that our own client of etcd has, some of which may be gone.
-	Endpoints func() []string
-	Machines     *informer.Informer[*machinev1.Machine]
-	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
-	Nodes        *informer.Informer[*nodev1.Node] // nil: not known, so that no voter counts as an orphan
-	MachineAPI   machinev1.MachineServiceClient
+	Endpoints  func() []string
+	Machines   *informer.Informer[*machinev1.Machine]
+	Sets       *informer.Informer[*machinev1.ControlPlaneMachineSet]
+	Nodes      *informer.Informer[*nodev1.Node] // nil: not known, so that no voter counts as an orphan
+	MachineAPI machinev1.MachineServiceClient
 	// has our own client of etcd use these members, which were learned from their agents
 	Reach    func(urls []string)
 	Trust    func() (string, error) // hash of the authorities that members have to trust

@@ -239,7 +239,7 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	v := plan.View{
 		Quota: c.Quota, Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
 		BootstrapElsewhere: c.Bootstrap.Elsewhere,
-		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused,
+		Endpoints:          records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused,
 		Acted:         now - m.acted,
 		Settings:      c.Settings,
 		MachinesKnown: c.Machines.IsSynced() && c.Sets.IsSynced(),

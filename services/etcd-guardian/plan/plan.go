@@ -249,8 +249,8 @@ func (d *decision) onNode(m Member) bool {
 	return m.Name != "" && !claimed && slices.Contains(d.Nodes, m.Name)
 }
 
-// replaced reports whether enough healthy voters stay when m leaves. A voter on the bootstrap member's own host replaces
-// it alone: the host takes both down, so that two of its votes would only be missing together.
+// replaced reports whether enough healthy voters stay when m leaves. A voter on the bootstrap member's own host
+// replaces it alone: the host takes both down, so that two of its votes would only be missing together.
 func (d *decision) replaced(m Member) bool {
 	return d.healthyVoters(m.ID) >= d.Desired || m.Bootstrap() && slices.ContainsFunc(d.voters, func(v Member) bool {
 		return v.ID != m.ID && v.Healthy && v.beside(m) && !d.goes(v)

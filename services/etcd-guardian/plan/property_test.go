@@ -125,7 +125,7 @@ func (w *world) view() plan.View {
 	v := plan.View{
 		Fresh: w.quorum(), MachinesKnown: true, NodesKnown: true, Permit: w.permit, Desired: w.desired,
 		BootstrapRetired: w.retired, BootstrapElsewhere: w.elsewhere,
-		Endpoints:        w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
+		Endpoints: w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
 		Trust: fmt.Sprint(w.trust),
 	}
 	for _, m := range w.members {

@@ -82,28 +82,28 @@ type View struct {
 	Trouble          string // why the list is not fresh
 	MachinesKnown    bool   // the machines were read completely at least once
 	Members          []Member
-	NoLeader         bool          // members run, and none of them knows a leader
-	Machines         []Machine     // of the control plane
-	NodesKnown       bool          // the nodes were read completely at least once
-	Nodes            []string      // names of the nodes that exist
-	RollOut          string        // what is being rolled out over the control plane by others; empty if nothing is
-	Offers           []Offer       // agents that attend now
-	Permit           *Permit       // nil if it is free
-	Desired          int           // desired number of voters; at least 1
-	BootstrapRetired bool          // it is on disk that the bootstrap member has left for good
+	NoLeader         bool      // members run, and none of them knows a leader
+	Machines         []Machine // of the control plane
+	NodesKnown       bool      // the nodes were read completely at least once
+	Nodes            []string  // names of the nodes that exist
+	RollOut          string    // what is being rolled out over the control plane by others; empty if nothing is
+	Offers           []Offer   // agents that attend now
+	Permit           *Permit   // nil if it is free
+	Desired          int       // desired number of voters; at least 1
+	BootstrapRetired bool      // it is on disk that the bootstrap member has left for good
 	// the bootstrap member's process is another host's, where this guardian cannot end it
 	BootstrapElsewhere bool
-	Endpoints        []string      // addresses last published, sorted
-	EndpointsAge     time.Duration // since that was seen to be so
-	Acted            time.Duration // since this process changed something last
-	AddRefused       bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
-	NoSpace          bool          // etcd refuses writes: a database has reached its quota
-	NoSpaceSince     string        // the time of day when that was first seen, for people; empty if unknown
-	Compacted        bool          // old revisions were dropped for that, and
-	CompactedFor     time.Duration // so long ago
-	Trust            string        // hash of the authorities that members have to trust; empty if not known now
-	Quota            int64         // that members have to have, in bytes; 0 if any will do
-	Settings         Settings
+	Endpoints          []string      // addresses last published, sorted
+	EndpointsAge       time.Duration // since that was seen to be so
+	Acted              time.Duration // since this process changed something last
+	AddRefused         bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
+	NoSpace            bool          // etcd refuses writes: a database has reached its quota
+	NoSpaceSince       string        // the time of day when that was first seen, for people; empty if unknown
+	Compacted          bool          // old revisions were dropped for that, and
+	CompactedFor       time.Duration // so long ago
+	Trust              string        // hash of the authorities that members have to trust; empty if not known now
+	Quota              int64         // that members have to have, in bytes; 0 if any will do
+	Settings           Settings
 }
 
 // Member is one member of the etcd cluster, and how it answered just now.

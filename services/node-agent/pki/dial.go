@@ -30,9 +30,9 @@ func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
 // maxMessage is how many bytes an agent takes as one message: a service of some 200,000 pods.
 const maxMessage = 32 << 20
 
-// Connect returns a connection of an agent to an endpoint; settings makes the TLS settings for a host. The endpoint must
-// be the gateway, by the name and address in its certificate, so that no other holder of a certificate can take its
-// place.
+// Connect returns a connection of an agent to an endpoint; settings makes the TLS settings for a host. The endpoint
+// must be the gateway, by the name and address in its certificate, so that no other holder of a certificate can take
+// its place.
 func Connect(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {

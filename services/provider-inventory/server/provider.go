@@ -35,11 +35,11 @@ const maxToken = 256
 
 // Config is what the server works with; nothing in it may be nil.
 type Config struct {
-	Cluster string // name of the cluster, part of the provider ids
-	Records *records.Records
-	Agents  *attend.Registry
-	Silence time.Duration // of an agent, after which its host is Lost
-	Now     func() time.Time
+	Cluster  string // name of the cluster, part of the provider ids
+	Records  *records.Records
+	Agents   *attend.Registry
+	Silence  time.Duration // of an agent, after which its host is Lost
+	Now      func() time.Time
 	Gateways func() []string // endpoints of the cluster's gateways
 	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
 	Forget, Expect func(ctx context.Context, host string) error

@@ -50,8 +50,8 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	cfg := server.Config{
 		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now,
 		Gateways: func() []string { return gateways(p, opts.Host) },
-		Forget: func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
-		Expect: func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },
+		Forget:   func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
+		Expect:   func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },
 	}
 	p.Tables.Add(all.Hosts, &hostv1.HostService_ServiceDesc, server.NewHosts(cfg))
 	providerv1.RegisterProviderServiceServer(p.Services, server.NewProvider(cfg))

@@ -119,7 +119,7 @@ func (t Target) Resolve() (Target, error) {
 	return t.of(c, []string{c.Gateway()}), nil
 }
 
-// of fills in how a cluster is called from this machine, by its administrator if nobody else is named.
+// of fills in how a cluster is called from this machine, by its administrator if no other user is named.
 func (t Target) of(c *cluster.Cluster, gateways []string) Target {
 	f := c.AdminFiles()
 	t.Server = strings.Join(gateways, ",")
@@ -175,7 +175,8 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 	}
 	// Of several, calls go to those that serve: a gateway that is cut off from etcd answers, and says that it does not.
 	opts = append(opts, grpc.WithResolvers(gateways(servers)),
-		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`))
+		grpc.WithDefaultServiceConfig(
+			`{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`))
 	return grpc.NewClient(scheme+":///gateways", opts...)
 }
 

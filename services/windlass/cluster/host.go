@@ -206,8 +206,8 @@ func (c *Cluster) services() []topology.Service {
 	return slices.DeleteFunc(topology.AllServices(), func(s topology.Service) bool { return s.Etcd == topology.NoEtcd })
 }
 
-// JoinWorker makes the settings of a host that is a worker alone, with name as the cluster's. isolated says that its pods
-// must run under users of their own. A directory of another host is refused.
+// JoinWorker makes the settings of a host that is a worker alone, with name as the cluster's. isolated says that its
+// pods must run under users of their own. A directory of another host is refused.
 func JoinWorker(dir, name string, m Member, isolated bool) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -223,7 +223,8 @@ func JoinWorker(dir, name string, m Member, isolated bool) (*Cluster, error) {
 	defer unlock()
 	for _, name := range []string{hostFile, settingsFile, "pki", "services", joining} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
-			return nil, errors.Join(err, fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir, name))
+			return nil, errors.Join(err, fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir,
+				name))
 		}
 	}
 	m.Worker, m.Begun, m.Registered = true, true, true

@@ -93,7 +93,8 @@ func newRoot(e *session.Env) *cobra.Command {
 	f.StringVar(&e.Target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+
 		" or main)")
 	f.StringVarP(&e.Namespace, "namespace", "n", "", "namespace (default: the kind's default namespace)")
-	f.StringVar(&e.Target.Server, "server", "", "host:port of the cluster's gateway, or of several with commas between them (default $"+client.EnvServer+")")
+	f.StringVar(&e.Target.Server, "server", "",
+		"host:port of the cluster's gateway, or of several with commas between them (default $"+client.EnvServer+")")
 	f.StringVar(&e.Target.CA, "cacert", "", "file with the certificate authority to trust (default $"+client.EnvCA+")")
 	f.StringVar(&e.Target.Cert, "cert", "", "file with the client certificate (default $"+client.EnvCert+")")
 	f.StringVar(&e.Target.Key, "key", "", "file with the client certificate's private key (default $"+client.EnvKey+")")
@@ -109,7 +110,7 @@ func newRoot(e *session.Env) *cobra.Command {
 		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
 		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e), objects.NewTop(e),
 		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
-		audit.New(e), host.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
+		audit.New(e), host.New(e, objects.NewGet), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
 		provider.New(e),
 		quorum.New(e), rollout.New(e),
 	)

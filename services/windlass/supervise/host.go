@@ -17,9 +17,9 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
-	"github.com/windlass-dev/windlass/services/windlass/hostagent"
 )
 
 // RunHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
@@ -29,15 +29,14 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
 		return err
 	}
-	machine := hostagent.NewMachine(hostagent.Config{
-		Dir: c.Dir(), Address: c.Host(), Executable: executable, PodsDir: c.PodsDir, PodUsers: c.PodUsers(),
-		Supervisor: s, Log: log,
-	})
-	who := hostagent.Identity{Name: c.Member.Name, Files: c.HostFiles(), GatewaysFile: c.GatewaysFile(), Renews: true}
-	if !c.Member.Worker {
-		who.Own, who.Renews = c.Gateway(), false
+	cfg := nodeagent.HostConfig{
+		Name: c.Member.Name, Address: c.Host(), Dir: c.Dir(), Executable: executable, PodsDir: c.PodsDir,
+		PodUsers: c.PodUsers(), Supervisor: s, Files: c.HostFiles(), Renews: true, GatewaysFile: c.GatewaysFile(), Log: log,
 	}
-	agent := hostagent.New(who, machine, log)
+	if !c.Member.Worker {
+		cfg.Gateway, cfg.Renews = c.Gateway(), false
+	}
+	host := nodeagent.NewHost(cfg)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { // as the one supervisor of the host
@@ -47,7 +46,7 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 			return nil
 		}
 		// The member of etcd is the machine's: it comes first, since all else needs it.
-		if err := machine.Follow(ctx, nil); err != nil {
+		if err := host.Resume(ctx); err != nil {
 			log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
 		}
 		for _, name := range c.Programs() {
@@ -56,7 +55,7 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 			}
 		}
 		register(ctx, c, log)
-		return agent.Run(ctx)
+		return host.Attend(ctx)
 	})
 	if !c.Member.Worker {
 		g.Go(func() error { return Renew(ctx, c, log) })

@@ -10,7 +10,6 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
-	"github.com/windlass-dev/windlass/services/windlass/command/objects"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
@@ -29,9 +28,9 @@ func aim(e *session.Env, dir string) error {
 	return nil
 }
 
-func newList(e *session.Env) *cobra.Command {
+// newList makes ls of cmd, the command get.
+func newList(e *session.Env, cmd *cobra.Command) *cobra.Command {
 	var dir string
-	cmd := objects.NewGet(e)
 	list := cmd.RunE
 	cmd.Use, cmd.Aliases, cmd.Short = "ls [NAME...]", []string{"list"}, "List the hosts of the inventory"
 	cmd.Example = "  windlass host ls -o wide"

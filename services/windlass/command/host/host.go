@@ -24,8 +24,8 @@ var (
 	errUnusable = errors.New("this host cannot carry a control plane")
 )
 
-// New returns the command host.
-func New(e *session.Env) *cobra.Command {
+// New returns the command host. newGet makes the command get.
+func New(e *session.Env, newGet func(*session.Env) *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Run a cluster on hosts",
@@ -35,7 +35,7 @@ A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`wi
 the host. Other hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + ` prints on a
 control-plane host.`,
 	}
-	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e), newCordon(e), newUncordon(e),
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e, newGet(e)), newCordon(e), newUncordon(e),
 		newFence(e), newLeave(e), newRemove(e), newStop(e))
 	return cmd
 }

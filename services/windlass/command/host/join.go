@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
-	"github.com/windlass-dev/windlass/services/windlass/hostagent"
 	"github.com/windlass-dev/windlass/services/windlass/hostcheck"
 	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
 )
@@ -113,13 +113,11 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	}
 	for name, content := range map[string][]byte{
 		"tls.crt": answer.GetAgentCertificate(), "ca.crt": answer.GetAuthority(),
+		"gateways": []byte(strings.Join(answer.GetGateways(), "\n") + "\n"),
 	} {
 		if err := durable.WriteFile(filepath.Join(f.dir, "host", name), content, 0o600); err != nil {
 			return err
 		}
-	}
-	if err := hostagent.SaveGateways(filepath.Join(f.dir, "host", "gateways"), answer.GetGateways()); err != nil {
-		return err
 	}
 	c, err := enter(f.dir, m, token, answer)
 	if err != nil {

@@ -98,7 +98,9 @@ func leave(ctx context.Context, e *session.Env, c *client.Client, name string, f
 }
 
 // deleteMachine deletes the machine that has a host, and waits until it is gone.
-func deleteMachine(ctx context.Context, e *session.Env, c *client.Client, ref *metav1.ObjectReference, force bool) error {
+func deleteMachine(ctx context.Context, e *session.Env, c *client.Client, ref *metav1.ObjectReference,
+	force bool,
+) error {
 	machines := machinev1.NewMachineServiceClient(c.Conn())
 	m, err := machines.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: ref.GetNamespace(), Name: ref.GetName()})
 	if status.Code(err) == codes.NotFound || err == nil && m.GetMetadata().GetUid() != ref.GetUid() {
@@ -107,7 +109,8 @@ func deleteMachine(ctx context.Context, e *session.Env, c *client.Client, ref *m
 	if err != nil {
 		return err
 	}
-	if role := m.GetMetadata().GetLabels()["machine.openshift.io/cluster-api-machine-role"]; role == masterRole && !force &&
+	if role := m.GetMetadata().GetLabels()["machine.openshift.io/cluster-api-machine-role"]; role == masterRole &&
+		!force &&
 		!object.Deleting(m) {
 		p, err := hostv1.NewHostServiceClient(c.Conn()).PlanHosts(ctx, &hostv1.PlanHostsRequest{
 			ProviderSpec: m.GetSpec().GetProviderSpec().GetValue(), Role: masterRole,

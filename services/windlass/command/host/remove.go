@@ -71,7 +71,8 @@ func asAdministrator(ctx context.Context, dir string, f func(context.Context, *g
 	}
 	files := c.AdminFiles()
 	conn, err := client.Dial(client.Target{
-		Server: strings.Join(c.Gateways(), ","), CA: files.CA, Cert: files.Cert, Key: files.Key})
+		Server: strings.Join(c.Gateways(), ","), CA: files.CA, Cert: files.Cert, Key: files.Key,
+	})
 	if err != nil {
 		return err
 	}

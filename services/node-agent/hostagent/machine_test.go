@@ -15,7 +15,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
-	"github.com/windlass-dev/windlass/services/windlass/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
 )
 
 // TestMain makes the test binary the executable of the node-agent: it starts another process as an agent starts a
@@ -50,7 +50,10 @@ func start(t *testing.T, dir string) (*Machine, func()) {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	<-s.Active()
-	m := NewMachine(Config{Dir: dir, Address: "192.0.2.1", Executable: exe, Supervisor: s, Log: log})
+	m := NewMachine(Config{
+		Dir: dir, Address: "192.0.2.1", Executable: exe, Supervisor: s, Log: log,
+		EndContainers: func(context.Context, string) error { return nil },
+	})
 	return m, func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -41,7 +41,7 @@ const (
 	beatEvery = time.Second
 	// tryEvery is the pause before an order that failed is tried again: a disk may have space by then.
 	tryEvery = 5 * time.Second
-	// checkEvery is how often the age of the certificate is looked at, and a renewal that failed is tried again.
+	// checkEvery is how often the age of the certificate is checked, and a renewal that failed is tried again.
 	checkEvery = 10 * time.Second
 	// callPatience bounds one renewal.
 	callPatience = 10 * time.Second
@@ -59,15 +59,6 @@ type Identity struct {
 	GatewaysFile string
 	// Renews means that the certificate is renewed by the cluster; otherwise it is by the authority on this host.
 	Renews bool
-}
-
-// SaveGateways writes the endpoints of the cluster's gateways. An empty list changes nothing.
-func SaveGateways(file string, list []string) error {
-	content := []byte(strings.Join(list, "\n") + "\n")
-	if have, err := os.ReadFile(file); len(list) == 0 || err == nil && bytes.Equal(have, content) {
-		return nil
-	}
-	return durable.WriteFile(file, content, 0o600)
 }
 
 // gateways returns the endpoints in the order in which the agent prefers them.
@@ -277,8 +268,11 @@ func (a *Agent) attend(ctx context.Context, conn *gateway.Conn) error {
 // answered takes a message of the inventory.
 func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) error {
 	if list := m.GetGateways(); len(list) > 0 {
-		if err := SaveGateways(a.who.GatewaysFile, list); err != nil {
-			return err
+		content := []byte(strings.Join(list, "\n") + "\n")
+		if have, err := os.ReadFile(a.who.GatewaysFile); err != nil || !bytes.Equal(have, content) {
+			if err := durable.WriteFile(a.who.GatewaysFile, content, 0o600); err != nil {
+				return err
+			}
 		}
 		endpoints, err := a.who.gateways()
 		if err != nil {

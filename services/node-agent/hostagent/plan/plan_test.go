@@ -7,7 +7,7 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/services/windlass/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
 )
 
 func TestNext(t *testing.T) {

@@ -16,8 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
-	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
-	"github.com/windlass-dev/windlass/services/windlass/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
 )
 
 // Config says where the machine of a host lives and how it is run.
@@ -27,8 +26,10 @@ type Config struct {
 	Executable string // that holds the node-agent
 	// PodsDir holds the pods; empty: they are in the machine's own directory, and run as this process's user.
 	PodsDir    string
-	PodUsers   process.Users // that pods run as
-	Supervisor *process.Supervisor
+	PodUsers process.Users // that pods run as
+	// EndContainers ends what a container runtime has of the pods in a directory.
+	EndContainers func(ctx context.Context, podsDir string) error
+	Supervisor    *process.Supervisor
 	Log        *slog.Logger
 }
 
@@ -169,7 +170,7 @@ func (m *Machine) erase(ctx context.Context) error {
 	if err := m.cfg.PodUsers.Kill(); err != nil {
 		return err
 	}
-	if err := nodeagent.EndContainers(ctx, []string{m.podsDir()}, m.cfg.Log, func(string) {}); err != nil {
+	if err := m.cfg.EndContainers(ctx, m.podsDir()); err != nil {
 		return err
 	}
 	if err := process.RemoveAll(m.podsDir()); err != nil {

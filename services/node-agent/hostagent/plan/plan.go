@@ -52,7 +52,8 @@ func Next(v View) Plan {
 		next.State = Wiping
 		return Plan{Write: &next, Erase: true}
 	case o.GetType() != hostv1.HostOrder_TYPE_CLAIM:
-		return Plan{Run: v.Record != nil, Refuse: fmt.Sprintf("order %s is of an unknown type: update the agent", o.GetType())}
+		return Plan{Run: v.Record != nil, Refuse: fmt.Sprintf("order %s is of an unknown type: update the agent",
+			o.GetType())}
 	case machine.GetUid() == "" || o.GetBootstrap() == nil:
 		return Plan{Run: v.Record != nil, Refuse: "the order names no machine, or nothing to join the cluster with"}
 	case v.Record == nil:
