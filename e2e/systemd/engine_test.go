@@ -79,12 +79,11 @@ func network(t *testing.T) (name, subnet string) {
 	return "", ""
 }
 
-// pack makes the Debian package of the executable with a version number, and returns its directory and its name there.
-func pack(t *testing.T, dir, version string) string {
+// pack makes the Debian package of the executable with a version number, in a directory.
+func pack(t *testing.T, dir, version string) {
 	t.Helper()
-	path, err := output(exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "tools", "deb"), version, dir))
-	if err != nil {
+	cmd := exec.CommandContext(t.Context(), filepath.Join(harness.Root(), "tools", "deb"), version, dir)
+	if _, err := output(cmd); err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Base(path)
 }

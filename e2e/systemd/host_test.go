@@ -52,7 +52,8 @@ func boot(t *testing.T, image, network, name, address, packages string) *host {
 func (h *host) remove() {
 	if h.t.Failed() {
 		const logs = "journalctl --no-pager --output=short-precise --lines=40 --unit=windlass; " +
-			"journalctl --no-pager --output=short-precise --lines=20 --priority=warning; systemctl --no-pager status windlass; " +
+			"journalctl --no-pager --output=short-precise --lines=20 --priority=warning; " +
+			"systemctl show --property=ActiveState,SubState,Result,MainPID,NRestarts windlass; " +
 			"tail --verbose --lines=5 /var/lib/windlass/logs/*"
 		out, err := docker("exec", h.container, "sh", "-c", logs+" 2>&1")
 		h.t.Logf("%s: %v\n%s", h.name, err, out)
@@ -74,6 +75,12 @@ func (h *host) must(command ...string) string {
 		h.t.Fatal(err)
 	}
 	return out
+}
+
+// install installs a version of the package, in place of another one if there is.
+func (h *host) install(version string) {
+	h.t.Helper()
+	h.must("sh", "-c", "dpkg --install /packages/windlass_"+version+"_*.deb")
 }
 
 // awaitBooted waits until systemd has started all units, and fails the test if one failed.
@@ -180,10 +187,16 @@ func (h *host) reboot() {
 	h.awaitBooted()
 }
 
-// journal returns the messages of windlass.service, of earlier boots too.
-func (h *host) journal() string {
+// stops returns what the unit has stopped each time that it ended the programs, in earlier boots too.
+func (h *host) stops() (out [][]string) {
 	h.t.Helper()
-	return h.must("journalctl", "--no-pager", "--output=cat", "--unit=windlass.service")
+	journal := h.must("journalctl", "--no-pager", "--output=cat", "--unit=windlass.service")
+	for line := range strings.Lines(journal) {
+		if _, names, ok := strings.Cut(strings.TrimSpace(line), "processes stopped, in this order: "); ok {
+			out = append(out, strings.Split(names, ", "))
+		}
+	}
+	return out
 }
 
 // expected are the programs that every host runs.

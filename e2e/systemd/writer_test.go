@@ -85,8 +85,8 @@ func (w *writer) end() (made, failed []string) {
 	return w.made, w.failed
 }
 
-// missing returns which objects the gateway of a host does not have.
-func (h *host) missing(made []string) (out []string) {
+// has fails the test unless the gateway of the host has all that was acknowledged.
+func (h *host) has(made []string) {
 	h.t.Helper()
 	ctx, cancel := call()
 	defer cancel()
@@ -101,8 +101,7 @@ func (h *host) missing(made []string) (out []string) {
 	}
 	for _, name := range made {
 		if !have[name] {
-			out = append(out, name)
+			h.t.Errorf("%s was acknowledged and is not at %s", name, h.name)
 		}
 	}
-	return out
 }

@@ -62,11 +62,14 @@ func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) erro
 		}
 	}
 	log := slog.New(slog.NewTextHandler(terminal.Raw(e.Err), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	stopped := 0
-	if err := supervise.Stop(ctx, c, log, func(string) { stopped++ }); err != nil {
+	var stopped []string
+	if err := supervise.Stop(ctx, c, log, func(name string) { stopped = append(stopped, name) }); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.Out, "host %s: %d processes stopped\n", c.Member.Name, stopped)
+	if len(stopped) == 0 {
+		stopped = append(stopped, "none ran")
+	}
+	fmt.Fprintf(e.Out, "host %s: processes stopped, in this order: %s\n", c.Member.Name, strings.Join(stopped, ", "))
 	return nil
 }
 
