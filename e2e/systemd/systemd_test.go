@@ -64,7 +64,7 @@ func (h *host) awaitOperators() {
 			o, err := operators.GetClusterOperator(ctx,
 				&updatev1.GetClusterOperatorRequest{Name: topology.Operator(name)})
 			for _, c := range o.GetStatus().GetConditions() {
-				if c.GetType() == "Available" && c.GetStatus() == "True" && h.programs()[name] != 0 {
+				if c.GetType() == "Available" && c.GetStatus() == "True" && len(h.programs()[name]) == 1 {
 					return ""
 				}
 			}
@@ -187,8 +187,8 @@ func (h *host) keepsPrograms(replace func()) {
 	const killed = topology.Scheduler
 	h.must("sh", "-c", `kill -KILL $(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' /var/lib/windlass/run/`+killed+`.json)`)
 	await(h.t, "another "+killed, func() string {
-		if pid := h.programs()[killed]; pid == 0 || pid == before[killed] {
-			return fmt.Sprintf("the process was %d and is %d", before[killed], pid)
+		if pids := h.programs()[killed]; len(pids) != 1 || slices.Equal(pids, before[killed]) {
+			return fmt.Sprintf("the process was %d and is %d", before[killed], pids)
 		}
 		return ""
 	})
@@ -220,8 +220,8 @@ func (h *host) reboots() {
 	h.reboot()
 	h.awaitOperators()
 	h.checkStop(stops, ran)
-	for name, pid := range h.programs() {
-		if ran[name] == pid {
+	for name, pids := range h.programs() {
+		if slices.Equal(ran[name], pids) {
 			h.t.Errorf("%s of %s is the process of before the reboot", name, h.name)
 		}
 	}
@@ -229,7 +229,7 @@ func (h *host) reboots() {
 
 // checkStop fails the test unless the programs that ran were stopped once since there had been that many stops, in
 // order.
-func (h *host) checkStop(stops [][]string, ran map[string]int) {
+func (h *host) checkStop(stops [][]string, ran map[string][]int) {
 	h.t.Helper()
 	now := h.stops()
 	if len(now) != len(stops)+1 {
@@ -246,7 +246,7 @@ func (h *host) checkStop(stops [][]string, ran map[string]int) {
 	if diff := cmp.Diff(services, first); diff != "" {
 		h.t.Errorf("stopped first on %s (-want +got):\n%s", h.name, diff)
 	}
-	if members := last[1+len(services):]; (len(members) > 0) != (ran["etcd-member"] != 0) {
+	if members := last[1+len(services):]; (len(members) > 0) != (len(ran["etcd-member"]) > 0) {
 		h.t.Errorf("after its services %s has stopped %q, and it ran %v", h.name, members, ran)
 	}
 }
