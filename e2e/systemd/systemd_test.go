@@ -21,8 +21,8 @@ const patience = 3 * time.Minute
 // present is the version of the package that hosts are installed with, next that of an upgrade.
 const present, next = "0.1.0", "0.1.1"
 
-// fleet boots hosts with the package installed; packages is the directory of it and of its next version.
-func fleet(t *testing.T, count int) []*host {
+// fleet makes the package in each of the versions, and boots hosts with the first one installed.
+func fleet(t *testing.T, count int, versions ...string) []*host {
 	t.Helper()
 	if _, err := docker("version"); err != nil {
 		t.Skipf("no container engine answers: %v", err)
@@ -32,13 +32,15 @@ func fleet(t *testing.T, count int) []*host {
 	root := image(t)
 	t.Logf("image %s after %.0f s", root, time.Since(began).Seconds())
 	packages := t.TempDir()
-	pack(t, packages, present)
-	pack(t, packages, next)
+	for _, version := range versions {
+		pack(t, packages, version)
+	}
+	t.Logf("packages after %.0f s", time.Since(began).Seconds())
 	name, subnet := network(t)
 	var hosts []*host
 	for i := range count {
 		h := boot(t, root, name, fmt.Sprintf("h%d", i+1), fmt.Sprintf("%s.%d", subnet, i+11), packages)
-		h.install(present)
+		h.install(versions[0])
 		hosts = append(hosts, h)
 		t.Logf("%s has the package after %.0f s", h.name, time.Since(began).Seconds())
 	}
@@ -74,7 +76,7 @@ func (h *host) awaitOperators() {
 }
 
 func TestAHostJoinsAndReboots(t *testing.T) {
-	hosts := fleet(t, 2)
+	hosts := fleet(t, 2, present)
 	began := time.Now()
 	hosts[0].begin()
 	hosts[1].join(hosts[0])
@@ -84,7 +86,7 @@ func TestAHostJoinsAndReboots(t *testing.T) {
 }
 
 func TestThreeHosts(t *testing.T) {
-	hosts := fleet(t, 3)
+	hosts := fleet(t, 3, present, next)
 	h1, h2, h3 := hosts[0], hosts[1], hosts[2]
 	run(t, "a host that is in no cluster runs nothing, and no unit fails", func(t *testing.T) {
 		h3.must("systemctl", "start", "windlass")
@@ -236,6 +238,7 @@ func (h *host) checkStop(stops [][]string, ran map[string][]int) {
 		h.t.Fatalf("the unit of %s has stopped the programs %d times, before %d times", h.name, len(now), len(stops))
 	}
 	last := now[len(stops)]
+	h.t.Logf("%s stopped %q", h.name, last)
 	services := expected()
 	slices.Sort(services)
 	if len(last) <= len(services) || last[0] != "supervisor" {
