@@ -5,9 +5,10 @@ MODULES := gen kit services e2e deploy/examples/hooks deploy/examples/operators
 NAME ?=
 name_flag := $(if $(NAME),--name $(NAME))
 need_proxy := $(if $(filter 0,$(shell id -u)),need-iptables) # tests lead etcd's clients to a proxy; without root they are skipped
+need_hosts := $(if $(filter 0,$(shell id -u)),need-mmdebstrap) # makes the image of a host with systemd; without the image the tests are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: fix tidy breaking figures images sbom help build up down tour verify test test-unit test-e2e test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
+.PHONY: fix tidy breaking figures images deb sbom help build up down tour verify test test-unit test-e2e test-hosts test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,9 @@ sbom: $(BIN)/windlass $(BIN)/cyclonedx-gomod ## Write the software bill of mater
 	@$(BIN)/cyclonedx-gomod bin -json -std -noserial -notimestamp -version "v$$($(BIN)/windlass version | sed -n 's/^Windlass Version: //p')" -output $(BIN)/windlass.cdx.json $(BIN)/windlass
 	@cd tools && GOWORK=off CGO_ENABLED=0 go run ./sbom $(BIN)/windlass $(BIN)/windlass.cdx.json
 
+deb: build $(BIN)/nfpm ## Build the Debian package .bin/windlass_VERSION_ARCH.deb (VERSION=x for another version number)
+	@tools/deb $(or $(VERSION),$$($(BIN)/windlass version | sed -n 's/^Windlass Version: //p')) $(BIN)
+
 down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)
 
@@ -62,10 +66,14 @@ test-unit: need-gcc need-python3 .imports ## Run the package tests with the race
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
-test-e2e: build $(BIN)/grpcurl need-curl need-python3 $(need_proxy) ## Run the tests of running clusters, and of containers if an engine is available
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v -e /e2e/compose$$ -e /e2e/runtime$$)
+test-e2e: build $(BIN)/grpcurl $(BIN)/nfpm need-curl need-python3 $(need_proxy) $(need_hosts) ## Run the tests of running clusters, and of containers if an engine is available
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v -e /e2e/compose$$ -e /e2e/runtime$$ -e /e2e/systemd$$)
 	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose ./e2e/runtime
+	CGO_ENABLED=0 go test -count=1 -timeout 15m -v -run "^TestAHostJoinsAndReboots$$" ./e2e/systemd
 	CGO_ENABLED=0 go test -count=1 -timeout 10m -v -run "^TestADriverRunsPods$$" ./services/node-agent/pods
+
+test-hosts: build $(BIN)/nfpm $(need_hosts) ## Run the tests of the Debian package on three hosts with systemd, if a container engine is available
+	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -run "^TestThreeHosts$$" ./e2e/systemd
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"

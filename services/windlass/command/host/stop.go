@@ -1,8 +1,12 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"os/exec"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,26 +16,83 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
 
+// unit is what runs `windlass host run` on a host with systemd (deploy/host/windlass.service).
+const unit = "windlass.service"
+
 func newStop(e *session.Env) *cobra.Command {
 	var dir string
+	var ifStopping bool
 	cmd := &cobra.Command{
 		Use:   "stop",
 		Short: "Stop all programs of this host; its files remain",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cluster.OpenHost(dir)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(terminal.Raw(e.Err), &slog.HandlerOptions{Level: slog.LevelWarn}))
-			stopped := 0
-			if err := supervise.Stop(cmd.Context(), c, log, func(string) { stopped++ }); err != nil {
-				return err
-			}
-			fmt.Fprintf(e.Out, "host %s: %d processes stopped\n", c.Member.Name, stopped)
-			return nil
-		},
+		Long: `Stop all programs of this host, the services before etcd. Its files remain.
+
+Where ` + "`windlass host run`" + ` is run by windlass.service, ` + "`systemctl stop windlass`" + ` does that: the unit would start
+the programs again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return stop(cmd.Context(), e, dir, ifStopping) },
 	}
 	dirFlag(cmd, &dir)
+	cmd.Flags().BoolVar(&ifStopping, "if-stopping", false,
+		"stop them only if systemd is stopping windlass.service, and not if it restarts it")
 	return cmd
+}
+
+func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) error {
+	c, err := cluster.OpenHost(dir)
+	if err != nil {
+		return err
+	}
+	if ifStopping {
+		stopping, err := unitIsStopping(ctx)
+		if err != nil {
+			return err
+		}
+		if !stopping {
+			fmt.Fprintf(e.Out, "host %s: the programs run on, since %s is not being stopped\n", c.Member.Name, unit)
+			return nil
+		}
+	} else {
+		pid, err := supervise.Alive(c)
+		if err != nil {
+			return err
+		}
+		if pid != 0 && pid == unitPID(ctx) {
+			return fmt.Errorf("%s would start the programs again: use `systemctl stop windlass`", unit)
+		}
+	}
+	log := slog.New(slog.NewTextHandler(terminal.Raw(e.Err), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var stopped []string
+	if err := supervise.Stop(ctx, c, log, func(name string) { stopped = append(stopped, name) }); err != nil {
+		return err
+	}
+	if len(stopped) == 0 {
+		stopped = append(stopped, "none ran")
+	}
+	fmt.Fprintf(e.Out, "host %s: processes stopped, in this order: %s\n", c.Member.Name, strings.Join(stopped, ", "))
+	return nil
+}
+
+// unitIsStopping reports whether systemd has a job to stop the unit, as at the shutdown of the host. It has another one
+// while it restarts the unit, and none after `windlass host run` ended by itself.
+func unitIsStopping(ctx context.Context) (bool, error) {
+	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--plain", "--no-legend", unit).Output()
+	if err != nil {
+		return false, fmt.Errorf("systemctl list-jobs %s: %w", unit, err)
+	}
+	job := strings.Fields(string(out)) // 123 windlass.service stop running
+	return len(job) > 2 && job[1] == unit && job[2] == "stop", nil
+}
+
+// unitPID returns the main process of the unit; 0 if it is not active, or this host is without systemd.
+func unitPID(ctx context.Context) int {
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=MainPID", "--value", unit).Output()
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		return 0
+	}
+	return pid
 }

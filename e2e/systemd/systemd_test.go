@@ -1,0 +1,274 @@
+// Package systemd installs the Debian package on hosts with systemd, each a container, which begin a cluster, join it,
+// reboot, and get a new version of the package.
+package systemd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// patience is for what is waited for: it costs time only in a test that fails.
+const patience = 3 * time.Minute
+
+// present is the version of the package that hosts are installed with, next that of an upgrade.
+const present, next = "0.1.0", "0.1.1"
+
+// fleet makes the package in each of the versions, and boots hosts with the first one installed.
+func fleet(t *testing.T, count int, versions ...string) []*host {
+	t.Helper()
+	if _, err := docker("version"); err != nil {
+		t.Skipf("no container engine answers: %v", err)
+	}
+	t.Logf("container test: runs, with %d hosts", count)
+	began := time.Now()
+	root := image(t)
+	t.Logf("image %s after %.0f s", root, time.Since(began).Seconds())
+	packages := t.TempDir()
+	for _, version := range versions {
+		pack(t, packages, version)
+	}
+	t.Logf("packages after %.0f s", time.Since(began).Seconds())
+	name, subnet := network(t)
+	var hosts []*host
+	for i := range count {
+		h := boot(t, root, name, fmt.Sprintf("h%d", i+1), fmt.Sprintf("%s.%d", subnet, i+11), packages)
+		h.install(versions[0])
+		hosts = append(hosts, h)
+		t.Logf("%s has the package after %.0f s", h.name, time.Since(began).Seconds())
+	}
+	return hosts
+}
+
+// begin begins a cluster on the host, and runs its programs.
+func (h *host) begin() {
+	h.t.Helper()
+	h.must("windlass", "host", "init", "--address", h.address, "--zone", "zone-"+h.name)
+	h.start()
+}
+
+// awaitOperators waits until every ClusterOperator is Available, as the gateway of the host reports it, and the host
+// has all its programs.
+func (h *host) awaitOperators() {
+	h.t.Helper()
+	operators := updatev1.NewClusterOperatorServiceClient(h.conn)
+	for _, name := range expected() {
+		await(h.t, name+" at "+h.name, func() string {
+			ctx, cancel := call()
+			defer cancel()
+			o, err := operators.GetClusterOperator(ctx,
+				&updatev1.GetClusterOperatorRequest{Name: topology.Operator(name)})
+			for _, c := range o.GetStatus().GetConditions() {
+				if c.GetType() == "Available" && c.GetStatus() == "True" && len(h.programs()[name]) == 1 {
+					return ""
+				}
+			}
+			return fmt.Sprintf("%v %v, processes %v", o.GetStatus().GetConditions(), err, h.programs())
+		})
+	}
+}
+
+func TestAHostJoinsAndReboots(t *testing.T) {
+	hosts := fleet(t, 2, present)
+	began := time.Now()
+	hosts[0].begin()
+	hosts[1].join(hosts[0])
+	t.Logf("joined after %.0f s", time.Since(began).Seconds())
+	rebootsUnnoticed(t, hosts[1], hosts[0])
+	t.Logf("rebooted after %.0f s", time.Since(began).Seconds())
+}
+
+func TestThreeHosts(t *testing.T) {
+	hosts := fleet(t, 3, present, next)
+	h1, h2, h3 := hosts[0], hosts[1], hosts[2]
+	run(t, "a host that is in no cluster runs nothing, and no unit fails", func(t *testing.T) {
+		h3.must("systemctl", "start", "windlass")
+		if state, result := h3.unit("ActiveState"), h3.unit("ConditionResult"); state != "inactive" || result != "no" {
+			t.Errorf("the unit is %s, its condition %s", state, result)
+		}
+		if state := h3.must("systemctl", "is-system-running"); state != "running" {
+			t.Errorf("the system is %s", state)
+		}
+	})
+	run(t, "hosts begin a cluster and join it", func(*testing.T) {
+		h1.begin()
+		h2.join(h1)
+		h3.join(h2)
+		for _, h := range hosts {
+			h.awaitOperators()
+		}
+	})
+	// Before anything else is disturbed, so that the gateway that is called uses the programs of its own host.
+	run(t, "a host reboots, and no call fails at another gateway", func(t *testing.T) { rebootsUnnoticed(t, h3, h2) })
+	run(t, "so does another one", func(t *testing.T) { rebootsUnnoticed(t, h2, h1) })
+	run(t, "the host with etcd reboots, and nothing acknowledged is lost", func(t *testing.T) {
+		w := h2.write("reboot-of-h1")
+		w.progress()
+		h1.reboots()
+		for _, h := range hosts {
+			h.awaitOperators()
+		}
+		w.progress()
+		made, failed := w.end()
+		t.Logf("%d objects made, %d calls failed", len(made), len(failed))
+		for _, h := range hosts {
+			h.has(made)
+		}
+	})
+	for _, c := range []struct {
+		name    string
+		replace func() // the supervisor of h2
+	}{
+		{"programs run on when the unit is restarted", func() { h2.must("systemctl", "restart", "windlass") }},
+		{"programs run on when windlass host run ends", func() { h2.must("sh", "-c", "kill -TERM "+h2.unit("MainPID")) }},
+		{"programs run on when it is killed", func() { h2.must("sh", "-c", "kill -KILL "+h2.unit("MainPID")) }},
+		{"programs run on when the package is upgraded", func() { h2.install(next) }},
+	} {
+		run(t, c.name, func(*testing.T) { h2.keepsPrograms(c.replace) })
+	}
+	run(t, "after the upgrade the new executable runs", func(t *testing.T) {
+		if exe := h2.must("readlink", "/proc/"+h2.unit("MainPID")+"/exe"); exe != "/usr/bin/windlass" {
+			t.Errorf("windlass host run is of %s", exe)
+		}
+	})
+	run(t, "programs are not stopped where the unit would start them again", func(t *testing.T) {
+		before := h2.programs()
+		out, err := h2.try("windlass", "host", "stop")
+		if err == nil || !strings.Contains(err.Error(), "use `systemctl stop windlass`") {
+			t.Errorf("%s %v", out, err)
+		}
+		if diff := cmp.Diff(before, h2.programs()); diff != "" {
+			t.Errorf("processes (-before +after):\n%s", diff)
+		}
+	})
+	run(t, "the unit ends the programs when it is stopped, and starts them again", func(*testing.T) {
+		h3.stopped(func() { h3.must("systemctl", "stop", "windlass") })
+		h3.must("systemctl", "start", "windlass")
+		h3.awaitOperators()
+	})
+	run(t, "a removal of the package ends the programs and keeps the host's files", func(t *testing.T) {
+		h3.stopped(func() { h3.must("dpkg", "--purge", "windlass") })
+		h3.must("test", "-f", "/var/lib/windlass/host.json", "-a", "-d", "/var/lib/windlass/pki")
+		if state := h3.must("systemctl", "is-system-running"); state != "running" {
+			t.Errorf("the system is %s", state)
+		}
+		h3.install(present)
+		h3.start()
+	})
+}
+
+// run runs a part of a test, which ends when it fails: the next parts need what it leaves.
+func run(t *testing.T, name string, part func(t *testing.T)) {
+	t.Helper()
+	began := time.Now()
+	if part(t); t.Failed() {
+		t.Fatal("failed: ", name)
+	}
+	t.Logf("%s (%.0f s)", name, time.Since(began).Seconds())
+}
+
+// keepsPrograms replaces the supervisor of the host, and fails the test unless there is a new one which takes over all
+// programs: it starts one again that is killed, and leaves the others alone.
+func (h *host) keepsPrograms(replace func()) {
+	h.t.Helper()
+	supervisor, before := h.unit("MainPID"), h.programs()
+	replace()
+	await(h.t, "another supervisor", func() string {
+		if pid := h.unit("MainPID"); pid == "0" || pid == supervisor {
+			return fmt.Sprintf("the main process was %s and is %s", supervisor, pid)
+		}
+		return ""
+	})
+	const killed = topology.Scheduler
+	h.must("sh", "-c", `kill -KILL $(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' /var/lib/windlass/run/`+killed+`.json)`)
+	await(h.t, "another "+killed, func() string {
+		if pids := h.programs()[killed]; len(pids) != 1 || slices.Equal(pids, before[killed]) {
+			return fmt.Sprintf("the process was %d and is %d", before[killed], pids)
+		}
+		return ""
+	})
+	h.awaitOperators()
+	after := h.programs()
+	delete(before, killed)
+	delete(after, killed)
+	if diff := cmp.Diff(before, after); diff != "" {
+		h.t.Errorf("processes of %s (-before +after):\n%s", h.name, diff)
+	}
+}
+
+// stopped calls stop, and fails the test unless the unit then has ended all programs of the host, the services before
+// etcd.
+func (h *host) stopped(stop func()) {
+	h.t.Helper()
+	stops, ran := h.stops(), h.programs()
+	stop()
+	if left := h.programs(); len(left) > 0 {
+		h.t.Errorf("%s still runs %v", h.name, left)
+	}
+	h.checkStop(stops, ran)
+}
+
+// reboots reboots the host, which must end its programs, the services before etcd, and start them again.
+func (h *host) reboots() {
+	h.t.Helper()
+	stops, ran := h.stops(), h.programs()
+	h.reboot()
+	h.awaitOperators()
+	h.checkStop(stops, ran)
+	for name, pids := range h.programs() {
+		if slices.Equal(ran[name], pids) {
+			h.t.Errorf("%s of %s is the process of before the reboot", name, h.name)
+		}
+	}
+}
+
+// checkStop fails the test unless the programs that ran were stopped once since there had been that many stops, in
+// order.
+func (h *host) checkStop(stops [][]string, ran map[string][]int) {
+	h.t.Helper()
+	now := h.stops()
+	if len(now) != len(stops)+1 {
+		h.t.Fatalf("the unit of %s has stopped the programs %d times, before %d times", h.name, len(now), len(stops))
+	}
+	last := now[len(stops)]
+	h.t.Logf("%s stopped %q", h.name, last)
+	services := expected()
+	slices.Sort(services)
+	if len(last) <= len(services) || last[0] != "supervisor" {
+		h.t.Fatalf("%s has stopped %q", h.name, last)
+	}
+	first := last[1 : 1+len(services)]
+	slices.Sort(first)
+	if diff := cmp.Diff(services, first); diff != "" {
+		h.t.Errorf("stopped first on %s (-want +got):\n%s", h.name, diff)
+	}
+	if members := last[1+len(services):]; (len(members) > 0) != (len(ran["etcd-member"]) > 0) {
+		h.t.Errorf("after its services %s has stopped %q, and it ran %v", h.name, members, ran)
+	}
+}
+
+// rebootsUnnoticed reboots a host while objects are created at the gateway of another one, where no call may fail.
+func rebootsUnnoticed(t *testing.T, h, other *host) {
+	t.Helper()
+	w := other.write("reboot-of-" + h.name)
+	w.progress()
+	h.reboots()
+	w.progress()
+	made, failed := w.end()
+	if failed = slices.DeleteFunc(failed, starved); len(failed) > 0 {
+		t.Errorf("calls at %s that failed during the reboot of %s: %q", other.name, h.name, failed)
+	}
+	h.has(made)
+	other.has(made)
+}
+
+// starved reports whether a call failed since etcd gave no answer for seconds. Its one member is on the first host:
+// that is of a machine which is too busy for three hosts, not of the reboot of another one.
+func starved(failure string) bool { return strings.Contains(failure, "etcd is not ready: no answer") }
