@@ -15,8 +15,8 @@ import (
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/services/node-agent/machine"
 	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/machine"
 )
 
 // Config says where the machine of a host lives and how it is run.
@@ -25,12 +25,12 @@ type Config struct {
 	Address    string // IP address of the host
 	Executable string // that holds the node-agent
 	// PodsDir holds the pods; empty: they are in the machine's own directory, and run as this process's user.
-	PodsDir    string
+	PodsDir  string
 	PodUsers process.Users // that pods run as
 	// EndContainers ends what a container runtime has of the pods in a directory.
 	EndContainers func(ctx context.Context, podsDir string) error
 	Supervisor    *process.Supervisor
-	Log        *slog.Logger
+	Log           *slog.Logger
 }
 
 const (

@@ -14,8 +14,8 @@ import (
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/services/node-agent/machine"
 	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/machine"
 )
 
 // TestMain makes the test binary the executable of the node-agent: it starts another process as an agent starts a

@@ -110,7 +110,8 @@ func newRoot(e *session.Env) *cobra.Command {
 		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
 		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e), objects.NewTop(e),
 		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
-		audit.New(e), host.New(e, objects.NewGet), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
+		audit.New(e), host.New(e, objects.NewGet), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e),
+		plans.New(e),
 		provider.New(e),
 		quorum.New(e), rollout.New(e),
 	)

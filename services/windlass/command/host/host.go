@@ -35,7 +35,8 @@ A cluster begins on its first host with ` + "`windlass host init`" + `; ` + "`wi
 the host. Other hosts join with ` + "`windlass host join`" + ` and a token that ` + "`windlass host token`" + ` prints on a
 control-plane host.`,
 	}
-	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e, newGet(e)), newCordon(e), newUncordon(e),
+	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e, newGet(e)), newCordon(e),
+		newUncordon(e),
 		newFence(e), newLeave(e), newRemove(e), newStop(e))
 	return cmd
 }
