@@ -39,7 +39,7 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 	l := c.leading.Load()
 	if l == nil {
 		// While etcd refuses writes there is no election either. What gives space back harms nothing if two do it.
-		return o.View.NoSpace && o.Plan.Next != nil && o.Plan.Next.ForSpace() && c.step(ctx, ctx, o, *o.Plan.Next)
+		return o.View.NoSpace && !c.Led() && o.Plan.Next != nil && o.Plan.Next.ForSpace() && c.step(ctx, ctx, o, *o.Plan.Next)
 	}
 	run := ctx
 	ctx, cancel := context.WithCancel(l.ctx)

@@ -34,7 +34,9 @@ const (
 	defragLimit = 10 * time.Minute
 	readLimit   = 3 * time.Second // for our own records; the ones known before do for a while
 	hookLimit   = 3 * time.Second // for a change of a machine, which is several calls of an etcd that may be slow
-	recordsRest = 5 * time.Second // between two reads of our own records while nothing happens
+	// between two looks of a guardian that does not lead, while another one does
+	followerRest = 2 * time.Second
+	recordsRest  = 5 * time.Second // between two reads of our own records while nothing happens
 	// without an observation for so long, this process was paused: no member counts as silent
 	ownPause   = 5 * time.Second
 	retryFirst = 5 * time.Second // until a machine whose learner did not catch up is tried again; doubles
@@ -53,6 +55,8 @@ type Config struct {
 	Note         *store.NoteFile
 	Bootstrap    *Bootstrap
 	BootstrapURL string // for clients, of the bootstrap member
+	// Led reports whether another process or this one leads the guardians, as far as is known without etcd.
+	Led func() bool
 	// Endpoints returns the addresses of members that our own client of etcd has, some of which may be gone.
 	Endpoints  func() []string
 	Machines   *informer.Informer[*machinev1.Machine]
@@ -171,7 +175,11 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 		c.direct(c.memory.freshen(view, c.Elapsed())) // a learner that was just added is started at once
 		return time.Now(), nil
 	}
-	return time.Now().Add(o.Plan.Wake), nil
+	wake := o.Plan.Wake
+	if c.leading.Load() == nil && view.Fresh && c.Led() {
+		wake = max(wake, followerRest)
+	}
+	return time.Now().Add(wake), nil
 }
 
 // publish makes an observation the one that everybody sees.

@@ -35,6 +35,8 @@ type memory struct {
 	compact     time.Duration              // when old revisions were last dropped for want of space; 0: never
 	urlsAt      time.Duration              // when they were first seen
 	hooked      map[string]time.Duration   // when a machine's hooks were last changed; only hooks touches it
+	// term is the leadership at the last look; nil if this process did not lead
+	term *leadership
 	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.
 	bootstrap error
 }

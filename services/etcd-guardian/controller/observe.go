@@ -57,9 +57,12 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 		m.answers[e.ID] = a
 		m.track(e, a, c.Elapsed(), c.Now())
 	}
-	if away || fresh && !m.fresh {
+	// A guardian that begins to lead has no offers yet: no learner is without an agent for that.
+	term := c.leading.Load()
+	if away || fresh && !m.fresh || term != nil && term != m.term {
 		m.awake(c.Elapsed())
 	}
+	m.term = term
 	records, known := c.readRecords(ctx, fresh)
 	if fresh && !known {
 		fresh, trouble = false, "its own records cannot be read"

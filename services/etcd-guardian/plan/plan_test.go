@@ -693,6 +693,24 @@ func TestThePivot(t *testing.T) {
 			decision{Phase: "Degraded", Next: "FreePermit"},
 		},
 		{
+			"its host is lost: it would be missed for ever", alone(grown("m0", "m1"), led, silentFor(plan.BootstrapName, time.Hour),
+				func(v *plan.View) { v.BootstrapElsewhere = true }),
+			decision{Phase: "Degraded", Next: "RemoveMember member bootstrap"},
+		},
+		{
+			"this host is not: its process is started again", alone(grown("m0", "m1"), led,
+				silentFor(plan.BootstrapName, time.Hour)),
+			decision{Phase: "Degraded", WaitsFor: "member bootstrap to answer (connection refused)"},
+		},
+		{
+			"its host may be starting", alone(grown("m0", "m1"), led, silentFor(plan.BootstrapName, 20*time.Second),
+				func(v *plan.View) { v.BootstrapElsewhere = true }),
+			decision{
+				Phase: "Degraded", WaitsFor: "member bootstrap to answer again, or to be silent for 30s: its host is lost: " +
+					"no machine can be deleted for it",
+			},
+		},
+		{
 			"that it has left is written down first of all", stableView(func(v *plan.View) { v.BootstrapRetired = false }),
 			decision{Phase: "Stable", Next: "RetireBootstrap"},
 		},

@@ -204,6 +204,8 @@ func (d *decision) deadAfter(m Member) (time.Duration, string) {
 		return d.Settings.OrphanAfter, "it has neither a machine nor a node"
 	case m.Bootstrap() && d.replaced(m):
 		return d.Settings.DeadAfter, "its replacements vote"
+	case m.Bootstrap() && d.BootstrapElsewhere:
+		return d.Settings.OrphanAfter, "its host is lost: no machine can be deleted for it"
 	}
 	return 0, ""
 }
@@ -527,7 +529,8 @@ func (d *decision) prepare() bool {
 	return false
 }
 
-// free returns the machines that stay and have no member. Those of an index whose voter is about to leave come first.
+// free returns the machines that stay and have no member. Those of an index whose voter is about to leave come first,
+// and that on the bootstrap member's host, which leaves then.
 func (d *decision) free() []Machine {
 	leaves := map[int]bool{}
 	for _, m := range d.leavers() {
@@ -539,7 +542,9 @@ func (d *decision) free() []Machine {
 	for _, m := range d.Machines {
 		switch {
 		case m.Deleting || d.hosts(m):
-		case leaves[m.Index]:
+		case leaves[m.Index] || slices.ContainsFunc(d.voters, func(v Member) bool {
+			return v.Bootstrap() && m.Owns(v.PeerURLs)
+		}):
 			first = append(first, m)
 		default:
 			rest = append(rest, m)

@@ -119,6 +119,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
 		Endpoints: p.Etcd.Endpoints,
+		Led:       func() bool { return p.Directory != nil && p.Directory.View().Leaders[name] != "" },
 		Bootstrap: controller.NewBootstrap(controller.BootstrapConfig{
 			Supervisor: supervisor, Spec: cfg.memberSpec(token), DataDir: cfg.dataDir(),
 			Allowed: cfg.in(bootstrapDir, "allowed"), Known: []string{cfg.in(endpointsFile)}, Note: note,
@@ -145,7 +146,6 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts = append(parts, owned...)
 	p.Operator = func(ctx context.Context) clusteroperator.State {
 		s := p.Readiness(ctx)
 		if o, _ := c.Last(); s.Available && !s.Degraded {
@@ -160,6 +160,9 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 			group, ctx := errgroup.WithContext(ctx)
 			group.Go(func() error { return c.Lead(ctx) })
 			group.Go(func() error { return snapshots.Lead(ctx) })
+			for _, part := range owned { // a guardian that does not lead knows no offers, and would report what is not so
+				group.Go(func() error { return part(ctx) })
+			}
 			return group.Wait()
 		}),
 		func(ctx context.Context) error {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -60,6 +61,18 @@ func (b *broker) serve(stream grpc.ServerStream) error {
 	}
 	<-stream.Context().Done()
 	return stream.Context().Err()
+}
+
+// guardian is a backend of the quorum that says who it is.
+type guardian struct {
+	etcdv1.UnimplementedQuorumServiceServer
+	broker
+}
+
+func (g *guardian) AttendMember(_ *etcdv1.AttendMemberRequest,
+	stream grpc.ServerStreamingServer[etcdv1.AttendMemberResponse],
+) error {
+	return g.serve(stream)
 }
 
 // pods is a backend of pods that says who it is.
@@ -106,6 +119,7 @@ func serve(t *testing.T, l net.Listener, name string, slow chan chan struct{}) *
 	s := grpc.NewServer(grpc.MaxConcurrentStreams(1000),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 	hookv1.RegisterHookTaskServiceServer(s, &broker{name: name})
+	etcdv1.RegisterQuorumServiceServer(s, &guardian{broker: broker{name: name}})
 	schedulingv1.RegisterPodServiceServer(s, &pods{name: name, slow: slow})
 	go s.Serve(l) //nolint:errcheck
 	return s
@@ -300,5 +314,61 @@ func TestAStreamForTheLeaderAwaitsOne(t *testing.T) {
 	pool.SetLeaders(map[string]string{"hook-broker": second})
 	if name := <-opened; name != "second" {
 		t.Errorf("a stream for the leader goes to %q", name)
+	}
+}
+
+// Without a majority of etcd no guardian leads, and each brings members back whose agents attend it.
+func TestAnyGuardianTakesTheAgentsWhileItsLeaderIsAway(t *testing.T) {
+	first, second := start(t, "first"), start(t, "second")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := serve(t, l, "lost", nil)
+	router, pool := routerTo(t, map[string]string{"etcd-guardian": ""}, nearest(first))
+	c := etcdv1.NewQuorumServiceClient(router)
+	attend := func() (grpc.ServerStreamingClient[etcdv1.AttendMemberResponse], string) {
+		t.Helper()
+		for ctx := asAlice(t); ; { // as an agent does
+			stream, err := c.AttendMember(ctx, &etcdv1.AttendMemberRequest{})
+			if err == nil {
+				if header, _ := stream.Header(); len(header.Get("name")) == 0 {
+					_, err = stream.Recv()
+				}
+			}
+			if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+				return stream, nameOf(t, stream, err)
+			}
+		}
+	}
+	ends := func(stream grpc.ServerStreamingClient[etcdv1.AttendMemberResponse], when string) {
+		t.Helper()
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: the stream to another guardian ends with %v", when, err)
+		}
+	}
+	pool.SetLeaders(map[string]string{"etcd-guardian": l.Addr().String()})
+	if _, name := attend(); name != "lost" {
+		t.Errorf("an agent attends %q, want the leader", name)
+	}
+	lost.Stop()
+	stream, name := attend()
+	if name != "first" {
+		t.Errorf("while the leader is away an agent attends %q", name)
+	}
+	if l, err = net.Listen("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	lost = serve(t, l, "lost", nil)
+	ends(stream, "the leader is back")
+	if _, name := attend(); name != "lost" {
+		t.Errorf("an agent attends %q, want the leader that is back", name)
+	}
+	lost.Stop()
+	stream, _ = attend()
+	pool.SetLeaders(map[string]string{"etcd-guardian": second})
+	ends(stream, "another one leads")
+	if _, name := attend(); name != "second" {
+		t.Errorf("an agent attends %q, want the new leader", name)
 	}
 }

@@ -107,6 +107,20 @@ func (l *link) await(ctx context.Context) error {
 	}
 }
 
+// back waits until the backend is there again; false if the link was closed.
+func (l *link) back() bool {
+	for {
+		switch state := l.conn.GetState(); state {
+		case connectivity.Ready:
+			return true
+		case connectivity.Shutdown:
+			return false
+		default:
+			l.conn.WaitForStateChange(context.Background(), state)
+		}
+	}
+}
+
 // ready reports whether the backend is there now.
 func (l *link) ready() bool { return l.conn.GetState() == connectivity.Ready }
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
@@ -27,6 +28,9 @@ type Pool struct {
 	mu    sync.Mutex
 	peers map[string]*target // by program
 	lead  map[string]*target // by program, only where it is another address
+	// standIn is any process of etcd-guardian, for streams while its leader is away; nil if it was not needed since the
+	// leader changed
+	standIn *target
 	// former are former leaders with calls that are under way
 	former  []*target
 	changed chan struct{} // is closed when the leaders change
@@ -67,6 +71,10 @@ func (p *Pool) SetLeaders(leaders map[string]string) {
 	defer p.mu.Unlock()
 	close(p.changed)
 	p.changed = make(chan struct{})
+	if lead, now := p.lead[topology.EtcdGuardian], leaders[topology.EtcdGuardian]; now != "" &&
+		(lead == nil || lead.address != now) {
+		p.endStandIn(p.standIn)
+	}
 	for program, t := range p.lead {
 		if leaders[program] != t.address {
 			delete(p.lead, program)
@@ -98,10 +106,15 @@ func (p *Pool) target(ctx context.Context, program string, m *catalog.Method) (*
 		lead, peer, changed := p.lead[program], p.peers[program], p.changed
 		p.mu.Unlock()
 		switch {
-		case lead != nil && m.Leader && (m.Streaming || lead.calls.ready()):
+		case lead != nil && m.Leader && (m.Streaming && !mayStandIn(peer) || lead.calls.ready()):
 			return lead, nil
 		case peer == nil || peer.address != "" || !m.Leader || !m.Streaming:
 			return peer, nil
+		case lead != nil:
+			if lead.calls.await(ctx) == nil {
+				return lead, nil
+			}
+			return p.anyGuardian(lead)
 		}
 		// Which process leads is not known, and a stream that was opened at another one would stay there.
 		wait := time.NewTimer(time.Until(end))
@@ -112,9 +125,55 @@ func (p *Pool) target(ctx context.Context, program string, m *catalog.Method) (*
 			wait.Stop()
 			return nil, rpcerr.From(ctx.Err())
 		case <-wait.C:
+			if mayStandIn(peer) {
+				return p.anyGuardian(nil)
+			}
 			return nil, rpcerr.Unavailable(program + " has no leader now")
 		}
 	}
+}
+
+// mayStandIn reports whether any process of a program takes the streams for its leader while that is away.
+// etcd-guardian does: without a majority there is no leader of anything, and it brings the majority back through the
+// streams of the agents.
+func mayStandIn(peer *target) bool {
+	return peer != nil && peer.address == "" && peer.program == topology.EtcdGuardian
+}
+
+// anyGuardian returns the connection to any process of etcd-guardian. Its streams end when the leader is there again,
+// nil if it is not known, or another one leads: what the agents offer is of use there alone.
+func (p *Pool) anyGuardian(lead *target) (*target, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.standIn != nil {
+		return p.standIn, nil
+	}
+	t, err := p.dial(topology.EtcdGuardian, "")
+	if err != nil {
+		return nil, err
+	}
+	p.standIn = t
+	p.log.Warn("streams go to any etcd-guardian, since its leader cannot be reached")
+	if lead != nil {
+		go func() {
+			if lead.calls.back() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.endStandIn(t)
+			}
+		}()
+	}
+	return t, nil
+}
+
+// endStandIn ends the streams to t if it stands in for the leader; the lock is held.
+func (p *Pool) endStandIn(t *target) {
+	if t == nil || p.standIn != t {
+		return
+	}
+	t.retire()
+	p.former = append(slices.DeleteFunc(p.former, (*target).ended), t)
+	p.standIn = nil
 }
 
 // Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address
@@ -161,6 +220,9 @@ func (p *Pool) Close() {
 	defer p.mu.Unlock()
 	for _, t := range p.former {
 		t.close()
+	}
+	if p.standIn != nil {
+		p.standIn.close()
 	}
 	for _, t := range p.lead {
 		t.close()

@@ -178,7 +178,10 @@ func (c *Controller) viewInstance(v *plan.MachineView) {
 func call(h provider.Answer) plan.Call {
 	out := plan.Call{Busy: h.Busy, At: h.At, Failed: h.Failed, Since: h.Since, There: h.Instance != nil}
 	if h.Err != nil {
-		out.Err, out.Retry = describe(h.Err), rpcerr.Retry(h.Err)
+		out.Err = describe(h.Err)
+		if status.Code(h.Err) == codes.ResourceExhausted { // else the provider itself is in trouble
+			out.Retry = rpcerr.Retry(h.Err)
+		}
 	}
 	return out
 }

@@ -30,13 +30,15 @@ func platforms() map[string]string {
 }
 
 // settingsOf returns the settings that a failure domain of a platform may have; nil if any is accepted. Source:
-// OpenShift's ControlPlaneMachineSet.
+// OpenShift's ControlPlaneMachineSet; docs/hosts.md for the inventory.
 func settingsOf(platform string) []string {
 	switch platform {
 	case "AWS":
 		return []string{"placement.availabilityZone", awsSubnet}
 	case "Azure":
 		return []string{"subnet", "zone"}
+	case "Inventory":
+		return []string{"zone"}
 	}
 	return nil
 }
@@ -89,8 +91,8 @@ func DomainFaults(raw *structpb.Struct, path string) []object.Fault {
 	return bad
 }
 
-// specPlatform returns the platform that the kind of a provider spec of OpenShift's documents is for; empty for any
-// other kind.
+// specPlatform returns the platform that the kind of a provider spec is for: of OpenShift's documents, or of the
+// inventory; empty for any other kind.
 func specPlatform(spec *structpb.Struct) string {
 	switch spec.GetFields()["kind"].GetStringValue() {
 	case "AWSMachineProviderConfig":
@@ -99,6 +101,8 @@ func specPlatform(spec *structpb.Struct) string {
 		return "Azure"
 	case "VSphereMachineProviderSpec":
 		return withoutDomains
+	case "InventoryMachineProviderSpec":
+		return "Inventory"
 	}
 	return ""
 }

@@ -274,6 +274,13 @@ func TestFaultsOfFailureDomains(t *testing.T) {
 			`{"platform":"AWS","aws":[{"placement":{"availabilityzone":"a"}}]}`,
 			"fd.aws[0].placement.availabilityzone",
 		},
+		"an unknown setting of the inventory": {
+			`{"platform":"Inventory","inventory":[{"zone":"a"},{"availabilityZone":"b"}]}`,
+			"fd.inventory[1].availabilityZone",
+		},
+		"an empty zone of the inventory": {
+			`{"platform":"Inventory","inventory":[{"zone":""}]}`, "fd.inventory[0].zone",
+		},
 		"a zone of Azure that is a number": {`{"platform":"Azure","azure":[{"zone":1}]}`, "fd.azure[0].zone"},
 		"a subnet of AWS without its type": {
 			`{"platform":"AWS","aws":[{"subnet":{"id":"s"}}]}`,
