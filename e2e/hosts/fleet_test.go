@@ -141,6 +141,18 @@ func (h *host) ask(args ...string) (string, int) {
 		"--cert", filepath.Join(h.dir, "admin", "tls.crt"), "--key", filepath.Join(h.dir, "admin", "tls.key"))...)
 }
 
+// here runs a command on this host, which finds the cluster by itself.
+func (h *host) here(args ...string) (string, int) {
+	h.t.Helper()
+	cmd := exec.CommandContext(h.t.Context(), h.bin, args...)
+	cmd.Env = append(os.Environ(), "WINDLASS_HOST_DIR="+h.dir, "WINDLASS_HOME="+h.t.TempDir())
+	out, err := cmd.CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("windlass %v: %v", args, err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
 // mustAsk is ask for a command that has to succeed.
 func (h *host) mustAsk(args ...string) {
 	h.t.Helper()

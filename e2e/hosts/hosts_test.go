@@ -417,6 +417,22 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("processes %v became %v", before, after)
 		}
 	})
+	run(t, "without a majority the quorum says what it waits for, and comes back", func(t *testing.T) {
+		if out, code := h2.here("get", "hosts"); code != 0 || !strings.Contains(out, "h3") {
+			t.Errorf("get hosts on h2: exit code %d: %s", code, out)
+		}
+		h3.lose()
+		h4.lose()
+		f.await("the loss", func() string {
+			if out, _ := h2.here("quorum"); !strings.Contains(out, "Waits for: a majority of the voters: 1 of 3 run") {
+				return out
+			}
+			return ""
+		})
+		h3.start()
+		h4.start()
+		f.await("three voters", func() string { return h2.voters(3) })
+	})
 	run(t, "stop ends all programs", func(t *testing.T) {
 		out := h3.must("host", "stop", "--dir", h3.dir)
 		if left := h3.pids(""); len(left) > 0 {

@@ -693,7 +693,8 @@ func TestThePivot(t *testing.T) {
 			decision{Phase: "Degraded", Next: "FreePermit"},
 		},
 		{
-			"its host is lost: it would be missed for ever", alone(grown("m0", "m1"), led, silentFor(plan.BootstrapName, time.Hour),
+			"its host is lost: it would be missed permanently",
+			alone(grown("m0", "m1"), led, silentFor(plan.BootstrapName, time.Hour),
 				func(v *plan.View) { v.BootstrapElsewhere = true }),
 			decision{Phase: "Degraded", Next: "RemoveMember member bootstrap"},
 		},

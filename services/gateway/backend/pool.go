@@ -166,7 +166,7 @@ func (p *Pool) anyGuardian(lead *target) (*target, error) {
 	return t, nil
 }
 
-// endStandIn ends the streams to t if it stands in for the leader; the lock is held.
+// endStandIn ends the streams to t if it acts for the leader; the lock is held.
 func (p *Pool) endStandIn(t *target) {
 	if t == nil || p.standIn != t {
 		return

@@ -103,7 +103,7 @@ func says(s *hostv1.HostStatus) (reason, message, unblock string) {
 	stray := s.GetMachineRef() == nil
 	switch s.GetPhase() {
 	case Available:
-		return "Ready", "a machine may claim it", ""
+		return "Ready", "no machine has it", ""
 	case Claimed:
 		if s.GetFailure() != "" {
 			return "StartFailed", "the agent could not start " + machine + ": " + s.GetFailure(), "delete " + machine

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -20,6 +21,9 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/plan"
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 )
+
+// gatewaysEvery is how soon an agent gets gateways that have changed.
+const gatewaysEvery = 5 * time.Second
 
 // mostHosts is how many hosts a plan request may give.
 const mostHosts = 1000
@@ -190,7 +194,8 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return notLeading()
 	}
 	defer visit.Leave()
-	if err := stream.Send(&hostv1.AttendHostResponse{Gateways: s.Gateways()}); err != nil {
+	gateways := s.Gateways()
+	if err := stream.Send(&hostv1.AttendHostResponse{Gateways: gateways}); err != nil {
 		return err
 	}
 	received := make(chan error, 1) // the goroutine ends with the stream
@@ -207,10 +212,19 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 			}
 		}
 	}()
+	again := time.NewTicker(gatewaysEvery)
+	defer again.Stop()
 	for {
 		select {
 		case err := <-received:
 			return err
+		case <-again.C:
+			if now := s.Gateways(); !slices.Equal(now, gateways) {
+				if err := stream.Send(&hostv1.AttendHostResponse{Gateways: now}); err != nil {
+					return err
+				}
+				gateways = now
+			}
 		case <-visit.Over():
 			return notLeading()
 		case <-visit.Ousted():

@@ -12,12 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	_ "google.golang.org/grpc/health" // the client's side of health checks
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -98,7 +99,7 @@ func (t Target) Resolve() (Target, error) {
 		t.Cluster = os.Getenv(EnvCluster)
 	}
 	if t.Server != "" {
-		return t, nil
+		return t, t.check()
 	}
 	named := t.Cluster != ""
 	if !named {
@@ -106,7 +107,12 @@ func (t Target) Resolve() (Target, error) {
 	}
 	c, err := cluster.Open(t.Cluster)
 	if errors.Is(err, cluster.ErrNone) && !named {
-		if h, err := cluster.OpenHost(cluster.HostDir()); err == nil && !h.Member.Worker {
+		switch h, err := cluster.OpenHost(cluster.HostDir()); {
+		case err != nil:
+		case h.Member.Worker:
+			return t, fmt.Errorf("host %s is a worker: call the cluster from a control-plane host, or say --server",
+				h.Member.Name)
+		default:
 			return t.of(h, h.Gateways()), nil
 		}
 	}
@@ -118,6 +124,30 @@ func (t Target) Resolve() (Target, error) {
 	}
 	return t.of(c, []string{c.Gateway()}), nil
 }
+
+// check returns an error unless the given servers can be called.
+func (t Target) check() error {
+	for _, server := range t.servers() {
+		if host, port, err := net.SplitHostPort(server); err != nil || host == "" || port == "" {
+			return fmt.Errorf("--server %q: must be host:port, such as 192.0.2.1:6443 or [2001:db8::1]:6443", server)
+		}
+	}
+	if t.CA == "" {
+		return fmt.Errorf("--server is given without --cacert: the certificate authority to trust (or $%s)", EnvCA)
+	}
+	return nil
+}
+
+// servers returns the addresses of the target's gateways.
+func (t Target) servers() (out []string) {
+	for server := range strings.SplitSeq(t.Server, ",") {
+		out = append(out, strings.TrimPrefix(strings.TrimSpace(server), "https://"))
+	}
+	return out
+}
+
+// URL returns the first of the target's gateways.
+func (t Target) URL() string { return "https://" + t.servers()[0] }
 
 // of fills in how a cluster is called from this machine, by its administrator if no other user is named.
 func (t Target) of(c *cluster.Cluster, gateways []string) Target {
@@ -155,10 +185,7 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 	if t.Warn != nil {
 		opts = append(opts, grpc.WithUnaryInterceptor(warnings(t.Warn)))
 	}
-	var servers []string
-	for server := range strings.SplitSeq(t.Server, ",") {
-		servers = append(servers, strings.TrimPrefix(strings.TrimSpace(server), "https://"))
-	}
+	servers := t.servers()
 	switch {
 	case t.account != "":
 		opts = append(opts, grpc.WithPerRPCCredentials(accountToken(t.account)))
@@ -173,15 +200,51 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 	if len(servers) == 1 {
 		return grpc.NewClient("passthrough:///"+servers[0], opts...)
 	}
-	// Of several, calls go to those that serve: a gateway that is cut off from etcd answers, and says that it does not.
-	opts = append(opts, grpc.WithResolvers(gateways(servers)),
-		grpc.WithDefaultServiceConfig(
-			`{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`))
-	return grpc.NewClient(scheme+":///gateways", opts...)
+	return grpc.NewClient(scheme+":///gateways", append(opts, grpc.WithResolvers(gateways(ranked(servers, opts))))...)
 }
 
 // scheme is that of several gateways.
 const scheme = "windlass"
+
+// rankPatience bounds how long gateways are asked whether they serve: what they do not say by then does not count.
+const rankPatience = time.Second
+
+// ranked returns gateways with those first that serve, then those that say that they do not, as all do without a
+// majority of etcd: such a one still answers what it can. The others may not be there.
+func ranked(servers []string, opts []grpc.DialOption) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), rankPatience)
+	defer cancel()
+	ranks := make([]int, len(servers))
+	var group sync.WaitGroup
+	for i, server := range servers {
+		group.Go(func() {
+			ranks[i] = 2
+			conn, err := grpc.NewClient("passthrough:///"+server, opts...)
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+			switch {
+			case err != nil:
+			case r.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING:
+				if ranks[i] = 0; i == 0 {
+					cancel() // there is none that is better
+				}
+			default:
+				ranks[i] = 1
+			}
+		})
+	}
+	group.Wait()
+	order := map[string]int{}
+	for i, server := range servers {
+		order[server] = ranks[i]
+	}
+	out := slices.Clone(servers)
+	slices.SortStableFunc(out, func(a, b string) int { return order[a] - order[b] })
+	return out
+}
 
 // gateways returns what resolves to gateways. One that does not answer is passed over.
 func gateways(list []string) resolver.Builder {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ import (
 
 // hostFile holds the settings of a host, in its directory.
 const hostFile = "host.json"
+
+// zonePattern is the form of a label's value: the zone is one of nodes.
+var zonePattern = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
 
 // Member is one host of a cluster whose control plane is on several.
 type Member struct {
@@ -41,6 +45,10 @@ type Member struct {
 func NewMember(name, address, zone string) (Member, error) {
 	if !namePattern.MatchString(name) {
 		return Member{}, fmt.Errorf("host name %q: must be 1 to 32 lower case letters, digits and hyphens", name)
+	}
+	if !zonePattern.MatchString(zone) {
+		return Member{}, fmt.Errorf(
+			"zone %q: must be up to 63 letters, digits, '-', '_' and '.', the first and the last a letter or a digit", zone)
 	}
 	a, err := netip.ParseAddr(address)
 	switch {

@@ -473,14 +473,14 @@ var File_windlass_host_v1_host_proto protoreflect.FileDescriptor
 
 const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\n" +
-	"\x1bwindlass/host/v1/host.proto\x12\x10windlass.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xb2\x04\n" +
+	"\x1bwindlass/host/v1/host.proto\x12\x10windlass.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xb0\x04\n" +
 	"\x04Host\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12.\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.windlass.host.v1.HostSpecR\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.windlass.host.v1.HostStatusR\x06status:\xd4\x02\xa2\xbb\x18\xcf\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.windlass.host.v1.HostStatusR\x06status:\xd2\x02\xa2\xbb\x18\xcd\x02\n" +
 	"\fwindlass.dev\x12\x02v1\x1a\x04Host\"\x05hosts*\x04hostJ\x15\n" +
 	"\x05PHASE\x12\fstatus.phaseJ\x12\n" +
 	"\x04ROLE\x12\n" +
@@ -488,14 +488,14 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\x04ZONE\x12\tspec.zoneJ!\n" +
 	"\aMACHINE\x12\x16status.machineRef.nameJ\x17\n" +
 	"\aADDRESS\x12\fspec.addressJ\x1e\n" +
-	"\aVERSION\x12\x13status.agentVersionJ\x05\n" +
-	"\x03AGEJ%\n" +
-	"\rUNSCHEDULABLE\x12\x12spec.unschedulable\x18\x01J\"\n" +
+	"\aVERSION\x12\x13status.agentVersionJ#\n" +
+	"\rUNSCHEDULABLE\x12\x12spec.unschedulableJ\x05\n" +
+	"\x03AGEJ\"\n" +
 	"\vPROVIDER-ID\x12\x11status.providerID\x18\x01J\x1b\n" +
-	"\aMESSAGE\x12\x0estatus.message\x18\x01b\x03Getb\x04Listb\x06Updateb\x05Patchb\x05Watch\"\xed\x01\n" +
+	"\aMESSAGE\x12\x0estatus.message\x18\x01b\x03Getb\x04Listb\x06Updateb\x05Patchb\x05Watch\"\x9b\x02\n" +
 	"\bHostSpec\x12=\n" +
-	"\x05roles\x18\x01 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12\x1c\n" +
-	"\x04zone\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04zone\x12!\n" +
+	"\x05roles\x18\x01 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12J\n" +
+	"\x04zone\x18\x02 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12!\n" +
 	"\aaddress\x18\x03 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\bR\runschedulable\x12;\n" +
 	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xa6\n" +

@@ -1229,7 +1229,7 @@ type AttendHostResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The present order; absent if there is none.
 	Order *HostOrder `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// Of the first message: endpoints of the cluster's gateways, each with host and port.
+	// Endpoints of the cluster's gateways, each with host and port: in the first message, and when they changed.
 	Gateways      []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1521,11 +1521,11 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aK\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12.\n" +
-	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\"\xdb\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\"\x89\x03\n" +
 	"\x13RegisterHostRequest\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12=\n" +
-	"\x05roles\x18\x02 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12\x1c\n" +
-	"\x04zone\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04zone\x12!\n" +
+	"\x05roles\x18\x02 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12J\n" +
+	"\x04zone\x18\x03 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12!\n" +
 	"\aaddress\x18\x04 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12I\n" +
 	"\x06labels\x18\x05 \x03(\v21.windlass.host.v1.RegisterHostRequest.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +

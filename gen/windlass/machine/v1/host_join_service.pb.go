@@ -440,13 +440,13 @@ const file_windlass_machine_v1_host_join_service_proto_rawDesc = "" +
 	"\x0eauthority_hash\x18\x01 \x01(\tR\rauthorityHash\x12\x1a\n" +
 	"\bgateways\x18\x02 \x03(\tR\bgateways\x12;\n" +
 	"\vexpiry_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expiryTime\"\x85\x02\n" +
+	"expiryTime\"\xb3\x02\n" +
 	"\x0fJoinHostRequest\x12%\n" +
 	"\x02id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\x02id\x12\x1d\n" +
 	"\x05proof\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x05proof\x12>\n" +
 	"\x04name\x18\x03 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12!\n" +
-	"\aaddress\x18\x04 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12\x1c\n" +
-	"\x04zone\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04zone\x12+\n" +
+	"\aaddress\x18\x04 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12J\n" +
+	"\x04zone\x18\x05 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12+\n" +
 	"\ragent_request\x18\x06 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\"\xa5\x02\n" +
 	"\x10JoinHostResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +

@@ -3,13 +3,11 @@ package host
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
-	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
@@ -18,14 +16,11 @@ func aim(e *session.Env, dir string) error {
 	if e.Target.Server != "" || e.Target.Cluster != "" {
 		return nil
 	}
-	c, err := cluster.OpenHost(dir)
-	if err != nil {
-		return err
+	t, err := administrator(dir)
+	if err == nil {
+		e.Target = t
 	}
-	files := c.AdminFiles()
-	e.Target.Server, e.Target.CA, e.Target.Cert, e.Target.Key = strings.Join(c.Gateways(), ","), files.CA, files.Cert,
-		files.Key
-	return nil
+	return err
 }
 
 // newList makes ls of cmd, the command get.

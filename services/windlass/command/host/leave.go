@@ -77,8 +77,7 @@ func leave(ctx context.Context, e *session.Env, c *client.Client, name string, f
 	if err := waiting.Await(ctx, e, c, waiting.Goal{
 		Kind: kind, Name: name, What: "end of its machine",
 		Met: func(o object.Object) (bool, error) {
-			return gone(o) || o.(*hostv1.Host).GetStatus().GetMachineRef() == nil &&
-				o.(*hostv1.Host).GetStatus().GetPhase() == "Available", nil
+			return gone(o) || free(o.(*hostv1.Host).GetStatus()), nil
 		},
 		Reason: func(_ context.Context, o object.Object) string {
 			if gone(o) {
@@ -94,7 +93,16 @@ func leave(ctx context.Context, e *session.Env, c *client.Client, name string, f
 		return err
 	}
 	fmt.Fprintf(e.Out, "host.windlass.dev/%s removed\n", name)
+	fmt.Fprintf(e.Err,
+		"What is left of the cluster on %s is ended there: `windlass host stop`, then remove its directory.\n", name)
 	return nil
+}
+
+// free reports whether no machine has a host, and nothing of one is left on it; also of one that has never attended.
+func free(s *hostv1.HostStatus) bool {
+	const available = "Available"
+	return s.GetMachineRef() == nil && (s.GetPhase() == available || s.GetPhase() == "Lost" &&
+		s.GetResumePhase() == available)
 }
 
 // deleteMachine deletes the machine that has a host, and waits until it is gone.

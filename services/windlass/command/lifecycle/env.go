@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,8 +30,8 @@ programs, such as curl and grpcurl:
 				return err
 			}
 			grpcurl := grpcurl(e)
-			fmt.Fprintf(e.Out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer, t.Server,
-				"https://"+t.Server, client.EnvCA, t.CA)
+			fmt.Fprintf(e.Out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer,
+				strings.TrimPrefix(t.URL(), "https://"), t.URL(), client.EnvCA, t.CA)
 			if t.Token != "" {
 				fmt.Fprintf(e.Out, "export %s=%q\n", client.EnvToken, t.Token)
 				fmt.Fprintf(e.Out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s -H Authorization:Bearer\\ %s", t.CA,

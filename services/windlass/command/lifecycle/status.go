@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -84,7 +85,7 @@ func show(ctx context.Context, e *session.Env) error {
 			problems = append(problems, problem)
 		}
 	} else {
-		fmt.Fprintf(e.Out, "Address:     https://%s\n", t.Server)
+		fmt.Fprintf(e.Out, "Address:     https://%s\n", strings.ReplaceAll(t.Server, ",", ", https://"))
 	}
 	v, err := look(ctx, t, c)
 	if err != nil {
