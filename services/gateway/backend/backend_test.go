@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -317,6 +318,26 @@ func TestAStreamForTheLeaderAwaitsOne(t *testing.T) {
 	}
 }
 
+// guarded is a resolver as that of kit/discovery, which has a lock while it says what has changed.
+type guarded struct {
+	*manual.Resolver
+	mu *sync.Mutex
+}
+
+// Build implements resolver.Builder.
+func (g guarded) Build(to resolver.Target, cc resolver.ClientConn, o resolver.BuildOptions) (resolver.Resolver, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, err := g.Resolver.Build(to, cc, o)
+	return g, err
+}
+
+// Close implements resolver.Resolver.
+func (g guarded) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+}
+
 // Without a majority of etcd no guardian leads, and each brings members back whose agents attend it.
 func TestAnyGuardianTakesTheAgentsWhileItsLeaderIsAway(t *testing.T) {
 	first, second := start(t, "first"), start(t, "second")
@@ -325,7 +346,14 @@ func TestAnyGuardianTakesTheAgentsWhileItsLeaderIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := serve(t, l, "lost", nil)
-	router, pool := routerTo(t, map[string]string{"etcd-guardian": ""}, nearest(first))
+	r := guarded{manual.NewBuilderWithScheme("nearest"), &sync.Mutex{}}
+	r.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: first}}})
+	router, pool := routerTo(t, map[string]string{"etcd-guardian": ""}, grpc.WithResolvers(r))
+	lead := func(address string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		pool.SetLeaders(map[string]string{"etcd-guardian": address})
+	}
 	c := etcdv1.NewQuorumServiceClient(router)
 	attend := func() (grpc.ServerStreamingClient[etcdv1.AttendMemberResponse], string) {
 		t.Helper()
@@ -347,7 +375,7 @@ func TestAnyGuardianTakesTheAgentsWhileItsLeaderIsAway(t *testing.T) {
 			t.Errorf("%s: the stream to another guardian ends with %v", when, err)
 		}
 	}
-	pool.SetLeaders(map[string]string{"etcd-guardian": l.Addr().String()})
+	lead(l.Addr().String())
 	if _, name := attend(); name != "lost" {
 		t.Errorf("an agent attends %q, want the leader", name)
 	}
@@ -366,7 +394,7 @@ func TestAnyGuardianTakesTheAgentsWhileItsLeaderIsAway(t *testing.T) {
 	}
 	lost.Stop()
 	stream, _ = attend()
-	pool.SetLeaders(map[string]string{"etcd-guardian": second})
+	lead(second)
 	ends(stream, "another one leads")
 	if _, name := attend(); name != "second" {
 		t.Errorf("an agent attends %q, want the new leader", name)

@@ -144,13 +144,20 @@ func mayStandIn(peer *target) bool {
 // nil if it is not known, or another one leads: what the agents offer is of use there alone.
 func (p *Pool) anyGuardian(lead *target) (*target, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.standIn != nil {
-		return p.standIn, nil
+	have := p.standIn
+	p.mu.Unlock()
+	if have != nil {
+		return have, nil
 	}
-	t, err := p.dial(topology.EtcdGuardian, "")
+	t, err := p.dial(topology.EtcdGuardian, "") // without the lock, under which SetLeaders is called by what resolves this
 	if err != nil {
 		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.standIn != nil {
+		go t.close()
+		return p.standIn, nil
 	}
 	p.standIn = t
 	p.log.Warn("streams go to any etcd-guardian, since its leader cannot be reached")
@@ -166,14 +173,14 @@ func (p *Pool) anyGuardian(lead *target) (*target, error) {
 	return t, nil
 }
 
-// endStandIn ends the streams to t if it acts for the leader; the lock is held.
+// endStandIn ends the streams to t if it acts for the leader; the lock is held. It does not wait for that: what resolves
+// the target may be what calls SetLeaders, and has a lock of its own.
 func (p *Pool) endStandIn(t *target) {
 	if t == nil || p.standIn != t {
 		return
 	}
-	t.retire()
-	p.former = append(slices.DeleteFunc(p.former, (*target).ended), t)
 	p.standIn = nil
+	go t.retire()
 }
 
 // Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address
