@@ -173,8 +173,8 @@ func (p *Pool) anyGuardian(lead *target) (*target, error) {
 	return t, nil
 }
 
-// endStandIn ends the streams to t if it acts for the leader; the lock is held. It does not wait for that: what resolves
-// the target may be what calls SetLeaders, and has a lock of its own.
+// endStandIn ends the streams to t if it acts for the leader; the lock is held. It does not wait for that: what
+// resolves the target may be what calls SetLeaders, and has a lock of its own.
 func (p *Pool) endStandIn(t *target) {
 	if t == nil || p.standIn != t {
 		return

@@ -32,7 +32,10 @@ const (
 	// maxHostTokens is how many tokens may be valid at a time: each may have a bundle of 1 MiB.
 	maxHostTokens = 32
 	sweepTokens   = time.Minute
-	controlPlane  = "control-plane" // role of a host
+	// hostLives is how many lives of other certificates that of a host has, 90 days by default: a host that was off that
+	// long can still renew it. One that is removed is refused by its uid.
+	hostLives    = 90
+	controlPlane = "control-plane" // role of a host
 	// tokenLabel of a Host is the id of the token that it joined with.
 	tokenLabel = "windlass.dev/join-token"
 )
@@ -364,7 +367,7 @@ func hostRequest(der []byte) (*x509.CertificateRequest, error) {
 func (h *Hosts) answer(name, uid string, csr *x509.CertificateRequest) (*machinev1.JoinHostResponse, error) {
 	a := h.signer.now()
 	certificate, err := a.Sign(csr, identity.Request{
-		CommonName: name, URI: identity.HostURI(name, uid), Client: true, Lifetime: h.signer.lifetime,
+		CommonName: name, URI: identity.HostURI(name, uid), Client: true, Lifetime: hostLives * h.signer.lifetime,
 	})
 	if err != nil {
 		return nil, err

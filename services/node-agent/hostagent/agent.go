@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
@@ -43,6 +45,8 @@ const (
 	tryEvery = 5 * time.Second
 	// checkEvery is how often the age of the certificate is checked, and a renewal that failed is tried again.
 	checkEvery = 10 * time.Second
+	// refusedPatience is how long the inventory must refuse a host for its machine to be ended.
+	refusedPatience = time.Minute
 	// callPatience bounds one renewal.
 	callPatience = 10 * time.Second
 	// maxMessage is how much of an error the inventory takes.
@@ -61,22 +65,27 @@ type Identity struct {
 	Renews bool
 }
 
-// gateways returns the endpoints in the order in which the agent prefers them.
+// gateways returns the endpoints on the disk in the order in which the agent prefers them.
 func (i Identity) gateways() ([]string, error) {
-	var out []string
-	if i.Own != "" {
-		out = append(out, i.Own)
-	}
 	raw, err := os.ReadFile(i.GatewaysFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	for _, e := range strings.Fields(string(raw)) {
+	return i.preferred(strings.Fields(string(raw))), nil
+}
+
+// preferred returns endpoints in the order in which the agent prefers them.
+func (i Identity) preferred(list []string) []string {
+	var out []string
+	if i.Own != "" {
+		out = append(out, i.Own)
+	}
+	for _, e := range list {
 		if !slices.Contains(out, e) {
 			out = append(out, e)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // Agent is the agent of one host.
@@ -88,12 +97,15 @@ type Agent struct {
 	orders  chan *hostv1.HostOrder // to the goroutine that carries them out; has room for one
 	reports chan *hostv1.HostReport
 	last    *hostv1.HostReport // of the newest order; for the goroutine of the stream
+	refused time.Time          // since when the inventory refuses this host; zero if it does not; for the same
+	removed chan struct{}      // to the goroutine that carries out orders: the inventory does not have this host
 }
 
 // New returns the agent of a host.
 func New(who Identity, machine *Machine, log *slog.Logger) *Agent {
 	return &Agent{
 		who: who, machine: machine, log: log, orders: make(chan *hostv1.HostOrder, 1), reports: make(chan *hostv1.HostReport),
+		removed: make(chan struct{}, 1),
 	}
 }
 
@@ -113,7 +125,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.work(ctx) })
 	group.Go(func() error {
-		return stream.Again(ctx, a.log, "inventory", nil, func(ctx context.Context) error { return a.attend(ctx, conn) })
+		return stream.Again(ctx, a.log, "inventory", nil, func(ctx context.Context) error { return a.follow(ctx, conn) })
 	})
 	if a.who.Renews {
 		group.Go(func() error { return a.renew(ctx, conn) })
@@ -125,22 +137,17 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) renew(ctx context.Context, conn grpc.ClientConnInterface) error {
 	said := ""
 	for chance := rand.Float64(); ctx.Err() == nil; backoff.Sleep(ctx, checkEvery) {
-		info, err := os.Stat(a.who.Files.Cert)
-		if err != nil {
-			return err
-		}
 		cert, err := identity.ReadCertificate(a.who.Files.Cert)
-		if err != nil {
-			return err
-		}
-		// By the time of the file, since a certificate is dated back a little.
-		if time.Now().Before(agentplan.RenewAt(info.ModTime(), cert.NotAfter, chance)) {
+		if err == nil && time.Now().Before(agentplan.RenewAt(identity.IssuedAt(cert), cert.NotAfter, chance)) {
 			continue
 		}
-		if err := a.renewOnce(ctx, conn); err != nil {
+		if err == nil {
+			err = a.renewOnce(ctx, conn)
+		}
+		if err != nil {
 			if text := err.Error(); text != said && ctx.Err() == nil {
 				said = text
-				a.log.WarnContext(ctx, "certificate of the host not renewed", "expires", cert.NotAfter, "error", err)
+				a.log.WarnContext(ctx, "certificate of the host not renewed", "error", err)
 			}
 			continue
 		}
@@ -172,23 +179,32 @@ func (a *Agent) renewOnce(ctx context.Context, conn grpc.ClientConnInterface) er
 
 // work carries out orders, one at a time, and tries the newest again until it succeeds.
 func (a *Agent) work(ctx context.Context) error {
-	var o *hostv1.HostOrder
-	var again <-chan time.Time
+	var o *hostv1.HostOrder // nil: what the disk says
+	again := time.After(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case o = <-a.orders:
 		case <-again:
+		case <-a.removed:
+			again = nil
+			a.halt(ctx)
+			continue
 		}
 		again = nil
 		err := a.machine.Follow(ctx, o)
-		r := &hostv1.HostReport{OrderId: o.GetId(), Done: err == nil, Stopped: err == nil}
+		r := &hostv1.HostReport{
+			OrderId: o.GetId(), Done: err == nil, Stopped: err == nil || errors.Is(err, errStopped),
+		}
 		if err != nil {
 			text := err.Error()
 			r.Message = strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 			again = time.After(tryEvery)
 			a.log.WarnContext(ctx, "order not carried out", "order", o.GetId(), "type", o.GetType().String(), "error", err)
+		}
+		if o == nil {
+			continue
 		}
 		select {
 		case a.reports <- r:
@@ -196,6 +212,38 @@ func (a *Agent) work(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// halt ends the machine of a host that is not in the inventory any more: it was confirmed to be off, and removed, so
+// that what ran on it runs elsewhere.
+func (a *Agent) halt(ctx context.Context) {
+	halted, err := a.machine.Halt(ctx)
+	if err != nil || halted {
+		a.log.ErrorContext(ctx, "the machine of this host is ended: the host was removed from the inventory", "error", err)
+	}
+}
+
+// follow is one stream, and what follows from its end.
+func (a *Agent) follow(ctx context.Context, conn *gateway.Conn) error {
+	err := a.attend(ctx, conn)
+	if code := status.Code(err); code != codes.NotFound && code != codes.PermissionDenied {
+		a.refused = time.Time{}
+		return err
+	}
+	switch {
+	case a.refused.IsZero():
+		a.refused = time.Now()
+	case time.Since(a.refused) > refusedPatience:
+		a.refused = time.Now()
+		a.log.ErrorContext(ctx,
+			"the inventory refuses this host: end it with `windlass host stop`, and remove its directory "+
+				"before it joins again", "error", err)
+		select {
+		case a.removed <- struct{}{}:
+		default:
+		}
+	}
+	return err
 }
 
 // attend is one stream.
@@ -250,9 +298,7 @@ func (a *Agent) attend(ctx context.Context, conn *gateway.Conn) error {
 		case err := <-ended:
 			return err
 		case m := <-answers:
-			if err := a.answered(conn, m); err != nil {
-				return err
-			}
+			a.answered(conn, m)
 		case a.last = <-a.reports:
 			if err := send(&hostv1.AttendHostRequest{Report: a.last}); err != nil {
 				return err
@@ -266,25 +312,21 @@ func (a *Agent) attend(ctx context.Context, conn *gateway.Conn) error {
 }
 
 // answered takes a message of the inventory.
-func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) error {
+func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) {
 	if list := m.GetGateways(); len(list) > 0 {
 		content := []byte(strings.Join(list, "\n") + "\n")
 		if have, err := os.ReadFile(a.who.GatewaysFile); err != nil || !bytes.Equal(have, content) {
 			if err := durable.WriteFile(a.who.GatewaysFile, content, 0o600); err != nil {
-				return err
+				a.log.Warn("gateways are not written down", "error", err)
 			}
 		}
-		endpoints, err := a.who.gateways()
-		if err != nil {
-			return err
-		}
-		if err := conn.SetEndpoints(endpoints); err != nil {
-			return err
+		if err := conn.SetEndpoints(a.who.preferred(list)); err != nil {
+			a.log.Warn("gateways are not used", "error", err)
 		}
 	}
 	o := m.GetOrder()
 	if o == nil {
-		return nil
+		return
 	}
 	a.log.Info("order", "id", o.GetId(), "type", o.GetType().String(), "machine", o.GetMachineRef().GetName())
 	select {
@@ -292,7 +334,6 @@ func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) error
 	default:
 	}
 	a.orders <- o // there is room: this goroutine alone sends
-	return nil
 }
 
 // facts returns what the agent knows about its host.

@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
@@ -36,6 +38,9 @@ type Config struct {
 const (
 	agentName  = "node-agent" // of the process
 	recordFile = "machine.json"
+	// startPatience is for the start of the agent's process, which startPoll looks for.
+	startPatience = 10 * time.Second
+	startPoll     = 20 * time.Millisecond
 )
 
 // Machine is the machine of a host. Its methods are for one goroutine at a time.
@@ -95,8 +100,10 @@ func (m *Machine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) erro
 		}
 	}
 	if p.Write != nil {
-		if err := m.write(*p.Write, o); err != nil {
+		if err := m.write(*p.Write, o); err != nil && !p.Erase {
 			return err
+		} else if err != nil { // a full disk is no reason to let the machine run on: the order comes again after a crash
+			m.cfg.Log.WarnContext(ctx, "the wipe of the machine is not written down", "error", err)
 		}
 	}
 	if p.Erase {
@@ -108,10 +115,25 @@ func (m *Machine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) erro
 			return err
 		}
 	}
-	if p.Refuse != "" {
+	switch {
+	case p.Refuse != "":
 		return errors.New(p.Refuse)
+	case p.Run && o != nil:
+		return m.started(ctx)
 	}
 	return nil
+}
+
+// started waits until the agent of the machine runs, for a while.
+func (m *Machine) started(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	for backoff.Sleep(ctx, startPoll) {
+		if st, ok := m.cfg.Supervisor.Lookup(agentName); ok && st.Running {
+			return nil
+		}
+	}
+	return fmt.Errorf("the agent of the machine does not start: see %s", m.spec().LogFile)
 }
 
 // write writes the record of a machine, and before that of a new one what it joins with.
@@ -154,29 +176,52 @@ func (m *Machine) podsDir() string {
 	return filepath.Join(m.cfg.PodsDir, "node")
 }
 
-// erase ends everything of the machine, as if its power were cut, and removes its files. The record is removed last: as
-// long as it is there, the wipe is taken up again.
+// errStopped means that nothing of a machine runs any more and its keys are removed, but not all of its files.
+var errStopped = errors.New("the machine is stopped, and not all of its files are removed")
+
+// erase ends everything of the machine, as if its power were cut, and removes its files, the keys first; errStopped if
+// only some of the others are left. The record is removed last: as long as it is there, the wipe is taken up again.
 func (m *Machine) erase(ctx context.Context) error {
+	if err := m.kill(ctx); err != nil {
+		return err
+	}
+	for _, keys := range []string{"pki", "etcd", "bootstrap.json"} {
+		if err := os.RemoveAll(m.path(keys)); err != nil {
+			return err
+		}
+	}
+	if err := m.remove(); err != nil {
+		return fmt.Errorf("%w: %w", errStopped, err)
+	}
+	return nil
+}
+
+// kill ends everything of the machine. It may run again afterwards.
+func (m *Machine) kill(ctx context.Context) error {
 	_ = m.cfg.Supervisor.Signal(agentName, unix.SIGKILL) // it runs nothing that outlives its machine; perhaps it is gone
 	if err := m.cfg.Supervisor.Stop(ctx, agentName); err != nil {
 		return err
 	}
-	if _, err := os.Stat(m.path()); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := process.KillAll(ctx, m.path("run")); err != nil {
-		return err
+	if _, err := os.Stat(m.path("run")); err == nil {
+		if err := process.KillAll(ctx, m.path("run")); err != nil {
+			return err
+		}
 	}
 	if err := m.cfg.PodUsers.Kill(); err != nil {
 		return err
 	}
-	if err := m.cfg.EndContainers(ctx, m.podsDir()); err != nil {
-		return err
-	}
+	return m.cfg.EndContainers(ctx, m.podsDir())
+}
+
+// remove removes the files of the machine, the record last.
+func (m *Machine) remove() error {
 	if err := process.RemoveAll(m.podsDir()); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(m.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -192,4 +237,18 @@ func (m *Machine) erase(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// Halt ends what runs of the machine without removing anything, unless it is a control-plane machine: its member of
+// etcd is the quorum's matter, and ends by itself when it was removed. It reports whether it did.
+func (m *Machine) Halt(ctx context.Context) (bool, error) {
+	r, err := m.record()
+	if err != nil || r == nil {
+		return false, err
+	}
+	b, err := machine.LoadBootstrap(m.path())
+	if err != nil || b.Role == machine.Master {
+		return false, err
+	}
+	return true, m.kill(ctx)
 }

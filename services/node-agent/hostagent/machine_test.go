@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/process"
@@ -212,5 +214,61 @@ func TestADamagedRecordIsReported(t *testing.T) {
 	}
 	if _, err := m.UID(); err == nil {
 		t.Error("the host is said to have no machine")
+	}
+}
+
+// A host was confirmed to be off and removed, and comes back.
+func TestTheMachineOfARemovedHostIsEnded(t *testing.T) {
+	for _, role := range []string{"worker", "master"} {
+		dir := t.TempDir()
+		m, stop := start(t, dir)
+		o := order(hostv1.HostOrder_TYPE_CLAIM, "u1")
+		o.Bootstrap.Role = role
+		follow(t, m, o)
+		run := filepath.Join(dir, "node", "run")
+		await(t, "the member", func() bool { return len(running(t, run)) == 1 })
+		halted, err := m.Halt(t.Context())
+		if err != nil || halted != (role == "worker") {
+			t.Errorf("%s: halted %v, %v", role, halted, err)
+		}
+		if got := running(t, run); (len(got) == 0) != halted {
+			t.Errorf("%s: %v run", role, got)
+		}
+		if uid(t, m) != "u1" {
+			t.Errorf("%s: the files are gone", role)
+		}
+		follow(t, m, order(hostv1.HostOrder_TYPE_WIPE, "u1"))
+		stop()
+	}
+}
+
+// A file that cannot be removed is no reason to say that the machine may run.
+func TestAWipeThatLeavesFilesSaysThatTheMachineIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	m, stop := start(t, dir)
+	defer stop()
+	follow(t, m, order(hostv1.HostOrder_TYPE_CLAIM, "u1"))
+	await(t, "the member", func() bool { return len(running(t, filepath.Join(dir, "node", "run"))) == 1 })
+	stuck := filepath.Join(dir, "node", "stuck")
+	if err := os.Mkdir(stuck, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", stuck, "tmpfs", 0, ""); err != nil {
+		t.Skip("a mount is needed: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(stuck, 0) })
+	err := m.Follow(t.Context(), order(hostv1.HostOrder_TYPE_WIPE, "u1"))
+	if !errors.Is(err, errStopped) {
+		t.Errorf("a wipe that left a directory: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node", "bootstrap.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what the machine joined with is there: %v", err)
+	}
+	if err := unix.Unmount(stuck, 0); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, m, nil)
+	if uid(t, m) != "" {
+		t.Error("the wipe did not go on")
 	}
 }

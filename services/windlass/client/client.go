@@ -125,6 +125,16 @@ func (t Target) Resolve() (Target, error) {
 	return t.of(c, []string{c.Gateway()}), nil
 }
 
+// Named reports whether a flag or a variable says which cluster is called, or as whom.
+func (t Target) Named() bool {
+	for _, env := range []string{EnvCluster, EnvServer, EnvCert, EnvToken} {
+		if os.Getenv(env) != "" {
+			return true
+		}
+	}
+	return t.Cluster != "" || t.Server != "" || t.Cert != "" || t.Token != ""
+}
+
 // check returns an error unless the given servers can be called.
 func (t Target) check() error {
 	for _, server := range t.servers() {

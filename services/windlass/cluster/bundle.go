@@ -193,7 +193,7 @@ func claim(dir string, authority []byte) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{settingsFile, "pki", "services", "admin"} {
+	for _, name := range []string{settingsFile, "pki", "services", "admin", "node"} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
 			return errors.Join(err, fmt.Errorf("%s: has files of another cluster: %s; remove them first", dir, name))
 		}

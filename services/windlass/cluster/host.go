@@ -123,7 +123,7 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 		}
 		return c, nil
 	}
-	for _, name := range []string{hostFile, settingsFile, "pki", "services"} {
+	for _, name := range []string{hostFile, settingsFile, "pki", "services", "host", "node", joining} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil {
 			return nil, err
 		} else if there {
@@ -229,7 +229,7 @@ func JoinWorker(dir, name string, m Member, isolated bool) (*Cluster, error) {
 		return nil, err
 	}
 	defer unlock()
-	for _, name := range []string{hostFile, settingsFile, "pki", "services", joining} {
+	for _, name := range []string{hostFile, settingsFile, "pki", "services", "node", joining} {
 		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
 			return nil, errors.Join(err, fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir,
 				name))

@@ -107,6 +107,9 @@ func (c *Cluster) EnsurePodUsers() error {
 	return nil
 }
 
+// CheckIsolation returns an error unless this process can run pods under users of their own.
+func CheckIsolation() error { return block(0).Check() }
+
 // joinPodUsers gives the cluster users for its pods on a host that joins. isolated says that pods run under users of
 // their own on the other hosts: the policy is that of all hosts, and lets editors create pods then.
 func (c *Cluster) joinPodUsers(isolated bool) error {
@@ -115,7 +118,7 @@ func (c *Cluster) joinPodUsers(isolated bool) error {
 		return err
 	}
 	return fmt.Errorf("cluster %q runs pods under users of their own, which this host cannot: %w", c.Name,
-		block(0).Check())
+		CheckIsolation())
 }
 
 // hasBlock reports whether the cluster's block is there and its own.

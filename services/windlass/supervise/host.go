@@ -111,7 +111,9 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 		return err
 	}
 	c.Member.Registered = true
-	return c.Save()
+	err = c.Save()
+	c.Member.Registered = err == nil
+	return err
 }
 
 // controlPlane is the set that a cluster on hosts begins with: any control-plane host will do. Users change it as any

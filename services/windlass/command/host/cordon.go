@@ -13,7 +13,7 @@ import (
 
 // aim has e call the cluster of the host in dir, as its administrator, unless a flag or a variable names another one.
 func aim(e *session.Env, dir string) error {
-	if e.Target.Server != "" || e.Target.Cluster != "" {
+	if e.Target.Named() {
 		return nil
 	}
 	t, err := administrator(dir)
@@ -47,7 +47,7 @@ func newCordon(e *session.Env) *cobra.Command {
 		Short: "Keep machines from claiming a host; a machine that has it keeps it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return asAdministrator(cmd.Context(), dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return asAdministrator(cmd.Context(), e, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 				_, err := hostv1.NewHostServiceClient(conn).CordonHost(ctx, &hostv1.CordonHostRequest{
 					Name: args[0], Reason: reason,
 				})
@@ -70,7 +70,7 @@ func newUncordon(e *session.Env) *cobra.Command {
 		Short: "Let machines claim a host again",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return asAdministrator(cmd.Context(), dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return asAdministrator(cmd.Context(), e, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 				_, err := hostv1.NewHostServiceClient(conn).UncordonHost(ctx, &hostv1.UncordonHostRequest{Name: args[0]})
 				if err == nil {
 					fmt.Fprintf(e.Out, "host.windlass.dev/%s uncordoned\n", args[0])

@@ -76,6 +76,11 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	case !errors.Is(err, cluster.ErrNone):
 		return err
 	}
+	if token.Isolated { // before the host is registered
+		if err := cluster.CheckIsolation(); err != nil {
+			return fmt.Errorf("the cluster runs pods under users of their own, which this host cannot: %w", err)
+		}
+	}
 	ports := cluster.HostPorts()
 	if token.Worker {
 		ports = nil

@@ -33,7 +33,7 @@ machine is Ready: only ` + "`windlass host run`" + ` has ended there then.`,
 			if reason == "" {
 				return errors.New("--reason is required: how it is known that the host is off")
 			}
-			return asAdministrator(cmd.Context(), dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return asAdministrator(cmd.Context(), e, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 				if !force {
 					if err := nodeIsDown(ctx, conn, args[0]); err != nil {
 						return err
@@ -93,7 +93,7 @@ func newRemove(e *session.Env) *cobra.Command {
 fenced first. What is on its disk stays there, the keys of the cluster's authorities included.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return asAdministrator(cmd.Context(), dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return asAdministrator(cmd.Context(), e, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 				_, err := hostv1.NewHostServiceClient(conn).RemoveHost(ctx, &hostv1.RemoveHostRequest{Name: args[0]})
 				if err == nil {
 					fmt.Fprintf(e.Out, "host.windlass.dev/%s removed\n", args[0])
@@ -106,9 +106,15 @@ fenced first. What is on its disk stays there, the keys of the cluster's authori
 	return cmd
 }
 
-// asAdministrator calls f with a connection to the gateway of this host, as the cluster's administrator.
-func asAdministrator(ctx context.Context, dir string, f func(context.Context, *grpc.ClientConn) error) error {
-	t, err := administrator(dir)
+// asAdministrator calls f with a connection to the cluster of this host, as its administrator, unless a flag or a
+// variable names another one.
+func asAdministrator(ctx context.Context, e *session.Env, dir string,
+	f func(context.Context, *grpc.ClientConn) error,
+) error {
+	if err := aim(e, dir); err != nil {
+		return err
+	}
+	t, err := e.Target.Resolve()
 	if err != nil {
 		return err
 	}

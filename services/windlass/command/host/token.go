@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,6 +48,10 @@ func makeToken(ctx context.Context, e *session.Env, dir string, controlPlane boo
 	if err != nil {
 		return err
 	}
+	if e.Target.Named() {
+		return errors.New(
+			"a token is of the cluster of this host: --server, --name, credentials and their variables are not for it")
+	}
 	if c.Member.Worker {
 		return fmt.Errorf("host %s is a worker: make the token on a control-plane host", c.Member.Name)
 	}
@@ -66,7 +71,7 @@ func makeToken(ctx context.Context, e *session.Env, dir string, controlPlane boo
 		what, roles = "control-plane host", []string{"control-plane"}
 	}
 	var made *machinev1.CreateHostTokenResponse
-	if err := asAdministrator(ctx, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
+	if err := asAdministrator(ctx, e, dir, func(ctx context.Context, conn *grpc.ClientConn) error {
 		var err error
 		made, err = machinev1.NewHostJoinServiceClient(conn).CreateHostToken(ctx, &machinev1.CreateHostTokenRequest{
 			Id: token.ID, ProofHash: token.ProofHash(), Roles: roles, Ttl: durationpb.New(ttl), Bundle: sealed,
