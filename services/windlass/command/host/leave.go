@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -59,6 +61,9 @@ The programs of a control-plane host run on, and its keys stay on its disk: end 
 
 func leave(ctx context.Context, e *session.Env, c *client.Client, name string, force bool) error {
 	hosts := hostv1.NewHostServiceClient(c.Conn())
+	if err := carriesNoBootstrap(ctx, c, name); err != nil {
+		return err
+	}
 	h, err := hosts.CordonHost(ctx, &hostv1.CordonHostRequest{Name: name, Reason: "it leaves the cluster"})
 	if err != nil {
 		return err
@@ -95,6 +100,29 @@ func leave(ctx context.Context, e *session.Env, c *client.Client, name string, f
 	fmt.Fprintf(e.Out, "host.windlass.dev/%s removed\n", name)
 	fmt.Fprintf(e.Err,
 		"What is left of the cluster on %s is ended there: `windlass host stop`, then remove its directory.\n", name)
+	return nil
+}
+
+// carriesNoBootstrap returns an error while the first member of etcd is a member and on a host: no machine is deleted
+// for it, so that it would be missed.
+func carriesNoBootstrap(ctx context.Context, c *client.Client, name string) error {
+	h, err := hostv1.NewHostServiceClient(c.Conn()).GetHost(ctx, &hostv1.GetHostRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	q, err := etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	if err != nil {
+		return err
+	}
+	for _, m := range q.GetMembers() {
+		for _, address := range m.GetPeerUrls() {
+			if u, err := url.Parse(address); err == nil && m.GetBootstrap() && u.Hostname() == h.GetSpec().GetAddress() {
+				return fmt.Errorf(
+					"host %s has the first member of etcd, which leaves when the member of the host's own machine votes: "+
+						"wait until `windlass quorum` shows that", name)
+			}
+		}
+	}
 	return nil
 }
 
