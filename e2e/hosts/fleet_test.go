@@ -39,10 +39,11 @@ type host struct {
 	run     *exec.Cmd // windlass host run; nil while it does not run
 }
 
-// fleet is three hosts; the first has begun the cluster.
+// fleet is three hosts, of which the first has begun the cluster, and one more that joins later.
 type fleet struct {
 	t     *testing.T
 	hosts []*host
+	spare *host
 }
 
 // newFleet begins a cluster on the first of three hosts, joins the others and runs the programs of all.
@@ -54,7 +55,7 @@ func newFleet(t *testing.T) *fleet {
 	}
 	subnet := freeSubnet(t)
 	f := &fleet{t: t}
-	for i := 1; i <= 3; i++ {
+	for i := 1; i <= 4; i++ {
 		h := &host{
 			t: t, bin: bin, name: fmt.Sprintf("h%d", i), address: fmt.Sprintf("%s.%d", subnet, i),
 			dir: filepath.Join(t.TempDir(), "windlass"),
@@ -62,6 +63,7 @@ func newFleet(t *testing.T) *fleet {
 		f.hosts = append(f.hosts, h)
 		t.Cleanup(h.stop)
 	}
+	f.hosts, f.spare = f.hosts[:3], f.hosts[3]
 	first := f.hosts[0]
 	first.must("host", "init", "--address", first.address, "--hostname", first.name, "--zone", "zone-1", "--dir",
 		first.dir)

@@ -7,13 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -32,98 +29,17 @@ func (h *host) operator(name, condition string) (is, message string, err error) 
 	return is, message, err
 }
 
-// writer creates a ConfigMap every 50 ms at the gateway of a host, and notes each call that fails.
-type writer struct {
-	maps   schedulingv1.ConfigMapServiceClient
-	prefix string
-
-	mu     sync.Mutex
-	made   []string
-	failed []string
-	stop   context.CancelFunc
-	done   chan struct{}
-}
-
-func (h *host) write(prefix string) *writer {
+// write starts a writer at the gateway of this host.
+func (h *host) write(prefix string) *harness.MapWriter {
 	h.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &writer{
-		maps: schedulingv1.NewConfigMapServiceClient(h.conn()), prefix: prefix, stop: cancel, done: make(chan struct{}),
-	}
-	go func() {
-		defer close(w.done)
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for i := 0; ; i++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			w.create(fmt.Sprintf("%s-%d", prefix, i))
-		}
-	}()
-	return w
-}
-
-func (w *writer) create(name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_, err := w.maps.CreateConfigMap(ctx, &schedulingv1.CreateConfigMapRequest{
-		ConfigMap: &schedulingv1.ConfigMap{Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default"}},
-	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil {
-		w.failed = append(w.failed, fmt.Sprintf("%s: %v", name, err))
-		return
-	}
-	w.made = append(w.made, name)
-}
-
-func (w *writer) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.made)
-}
-
-// end stops the writer and returns what it made, and which calls failed.
-func (w *writer) end() (made, failed []string) {
-	w.stop()
-	<-w.done
-	return w.made, w.failed
-}
-
-// progress waits until the writer has made 20 more objects.
-func (f *fleet) progress(w *writer) {
-	f.t.Helper()
-	from := w.count()
-	f.await("20 more objects", func() string {
-		if n := w.count(); n < from+20 {
-			return fmt.Sprintf("%d of 20", n-from)
-		}
-		return ""
-	})
+	return harness.WriteMaps(h.t, h.conn(), prefix)
 }
 
 // kept fails the test unless every gateway of hosts has all that was acknowledged.
 func (f *fleet) kept(made []string, hosts ...*host) {
 	f.t.Helper()
 	for _, h := range hosts {
-		list, err := schedulingv1.NewConfigMapServiceClient(h.conn()).ListConfigMaps(f.t.Context(),
-			&schedulingv1.ListConfigMapsRequest{Namespace: "default"})
-		if err != nil {
-			f.t.Fatalf("list at %s: %v", h.name, err)
-		}
-		have := map[string]bool{}
-		for _, m := range list.GetItems() {
-			have[m.GetMetadata().GetName()] = true
-		}
-		for _, name := range made {
-			if !have[name] {
-				f.t.Errorf("%s was acknowledged and is not at %s", name, h.name)
-			}
-		}
+		harness.HasMaps(f.t, h.name, h.conn(), made)
 	}
 }
 
@@ -149,24 +65,43 @@ spec:
           kind: InventoryMachineProviderSpec
 `
 
+// operators returns "" if all ClusterOperators are Available at the gateway of a host.
+func operators(at *host) string {
+	for _, name := range append(topology.Names(), topology.ProviderInventory) {
+		if name == topology.ProviderLocal {
+			continue
+		}
+		is, message, err := at.operator(topology.Operator(name), "Available")
+		if err != nil || is != "True" {
+			return fmt.Sprintf("%s at %s is Available=%s: %s %v", name, at.name, is, message, err)
+		}
+	}
+	return ""
+}
+
+// The parts are of one cluster, each on what the one before leaves.
 func TestThreeHosts(t *testing.T) {
 	f := newFleet(t)
-	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
-	operators := func(at *host) string {
-		for _, name := range append(topology.Names(), topology.ProviderInventory) {
-			if name == topology.ProviderLocal {
-				continue
-			}
-			is, message, err := at.operator(topology.Operator(name), "Available")
-			if err != nil || is != "True" {
-				return fmt.Sprintf("%s at %s is Available=%s: %s %v", name, at.name, is, message, err)
-			}
-		}
-		return ""
-	}
 	for _, h := range f.hosts {
 		f.await("all operators at "+h.name, func() string { return operators(h) })
 	}
+	testJoins(t, f)
+	testPrograms(t, f)
+	testLosses(t, f)
+	testMachines(t, f)
+	run(t, "stop ends all programs", func(t *testing.T) {
+		h3 := f.hosts[2]
+		out := h3.must("host", "stop", "--dir", h3.dir)
+		if left := h3.pids(""); len(left) > 0 {
+			t.Errorf("%s but %v run", out, left)
+		}
+		h3.run = nil
+	})
+}
+
+// testJoins is about what is there after the joins, and about tokens. The spare has joined then.
+func testJoins(t *testing.T, f *fleet) {
+	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
 	run(t, "each program runs on each host and finds the others", func(*testing.T) {
 		for _, name := range append(topology.Names(), topology.ProviderInventory) {
 			for _, h := range f.hosts {
@@ -215,14 +150,9 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("a host that did not join has keys: %v", entries)
 		}
 	})
-	h4 := &host{
-		t: t, bin: h1.bin, name: "h4", address: strings.TrimSuffix(h3.address, ".3") + ".4",
-		dir: filepath.Join(t.TempDir(), "windlass"),
-	}
-	t.Cleanup(h4.stop)
 	run(t, "a host is removed, and its name is free", func(*testing.T) {
 		h1.must("host", "remove", "h4", "--dir", h1.dir)
-		h4.join(h2, "--control-plane")
+		f.spare.join(h2, "--control-plane")
 	})
 	run(t, "a host is not begun twice", func(t *testing.T) {
 		out, code := h1.cli("host", "init", "--address", h1.address, "--dir", h1.dir)
@@ -230,12 +160,83 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, out)
 		}
 	})
+}
+
+// testPrograms takes programs away. The first host leads everything until then.
+func testPrograms(t *testing.T, f *fleet) {
+	h1, h2 := f.hosts[0], f.hosts[1]
+	run(t, "another host leads when the leader's program is gone", func(t *testing.T) {
+		h1.halt()
+		defer h1.start()
+		h1.kill(topology.Scheduler)
+		w := h1.write("led")
+		w.Progress()
+		made, _ := w.End()
+		f.kept(made, f.hosts...)
+		f.await("a leader of scheduler on another host", func() string {
+			out, code := h1.ask("get", "pods", "-A")
+			if code != 0 {
+				return out
+			}
+			return ""
+		})
+	})
+	run(t, "a host without a program is served by the others, and that is said", func(t *testing.T) {
+		w := h2.write("missing")
+		w.Progress()
+		h2.halt() // nothing starts it again
+		h2.kill(topology.HookBroker)
+		h2.kill(topology.Scheduler)
+		w.Progress()
+		f.await("scheduler to be degraded", func() string {
+			is, message, err := h2.operator(topology.Scheduler, "Degraded")
+			if is == "True" && strings.Contains(message, "host h2: no process runs there") {
+				return ""
+			}
+			return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
+		})
+		if is, _, err := h2.operator(topology.Scheduler, "Available"); is != "True" {
+			t.Errorf("scheduler is Available=%s %v while two hosts have it", is, err)
+		}
+		made, failed := w.End()
+		failed = slices.DeleteFunc(failed, ended)
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, f.hosts...)
+		h2.start()
+		f.await("scheduler to be well", func() string {
+			if is, message, err := h2.operator(topology.Scheduler, "Degraded"); is != "False" {
+				return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
+			}
+			return ""
+		})
+	})
+	run(t, "programs run on when windlass host run ends, and are taken over", func(t *testing.T) {
+		before := h2.pids("")
+		h2.halt()
+		h2.start()
+		f.await("windlass host run", func() string {
+			if _, code := h2.ask("get", "clusteroperators"); code != 0 {
+				return "the gateway does not answer"
+			}
+			return ""
+		})
+		if after := h2.pids(""); !slices.Equal(before, after) {
+			t.Errorf("processes %v became %v", before, after)
+		}
+	})
+}
+
+// testLosses takes hosts away. The first host is the spare then.
+func testLosses(t *testing.T, f *fleet) {
+	h1, h2, h3, h4 := f.hosts[0], f.hosts[1], f.hosts[2], f.spare
 	run(t, "a host that is lost stops no call at another gateway", func(t *testing.T) {
 		w := h2.write("lost")
-		f.progress(w)
+		w.Progress()
 		h3.lose()
-		f.progress(w)
-		made, failed := w.end()
+		w.Progress()
+		made, failed := w.End()
 		if len(failed) > 0 {
 			t.Errorf("calls that failed: %q", failed)
 		}
@@ -244,15 +245,16 @@ func TestThreeHosts(t *testing.T) {
 	run(t, "a lost host comes back with the same command", func(*testing.T) {
 		h3.start()
 		f.await("all operators at "+h3.name, func() string { return operators(h3) })
+		f.await("three voters", func() string { return h2.voters(3) })
 	})
 	run(t, "the host that began the cluster is lost, and a spare takes its place", func(t *testing.T) {
 		h4.start()
 		f.await("a spare host", func() string { return h4.missing("Available", h2) })
 		machine := h1.machine(h2)
 		w := h2.write("first")
-		f.progress(w)
+		w.Progress()
 		h1.lose()
-		f.progress(w)
+		w.Progress()
 		h2.mustAsk("delete", "machine", machine, "--wait=false")
 		f.await("a voter on h4", func() string {
 			if missing := h4.missing("InUse", h2); missing != "" {
@@ -260,8 +262,8 @@ func TestThreeHosts(t *testing.T) {
 			}
 			return h2.voters(3)
 		})
-		f.progress(w)
-		made, failed := w.end()
+		w.Progress()
+		made, failed := w.End()
 		if failed = slices.DeleteFunc(failed, ended); len(failed) > 0 {
 			t.Errorf("calls that failed: %q", failed)
 		}
@@ -299,6 +301,27 @@ func TestThreeHosts(t *testing.T) {
 			t.Errorf("of its machine there are %v", left)
 		}
 	})
+	run(t, "without a majority the quorum says what it waits for, and comes back", func(t *testing.T) {
+		if out, code := h2.here("get", "hosts"); code != 0 || !strings.Contains(out, "h3") {
+			t.Errorf("get hosts on h2: exit code %d: %s", code, out)
+		}
+		h3.lose()
+		h4.lose()
+		f.await("the loss", func() string {
+			if out, _ := h2.here("quorum"); !strings.Contains(out, "Waits for: a majority of the voters: 1 of 3 run") {
+				return out
+			}
+			return ""
+		})
+		h3.start()
+		h4.start()
+		f.await("three voters", func() string { return h2.voters(3) })
+	})
+}
+
+// testMachines is about hosts that join and leave while the cluster has three voters.
+func testMachines(t *testing.T, f *fleet) {
+	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
 	run(t, "a worker joins, gets a machine and its node, and leaves", func(t *testing.T) {
 		w := &host{
 			t: t, bin: h1.bin, name: "w1", address: strings.TrimSuffix(h3.address, ".3") + ".5",
@@ -355,90 +378,6 @@ func TestThreeHosts(t *testing.T) {
 		}
 		h2.must("host", "uncordon", "h1", "--dir", h2.dir)
 		h2.must("host", "uncordon", "h3", "--dir", h2.dir)
-	})
-	run(t, "a host without a program is served by the others, and that is said", func(t *testing.T) {
-		w := h2.write("missing")
-		f.progress(w)
-		h2.halt() // nothing starts it again
-		h2.kill(topology.HookBroker)
-		h2.kill(topology.Scheduler)
-		f.progress(w)
-		f.await("scheduler to be degraded", func() string {
-			is, message, err := h2.operator(topology.Scheduler, "Degraded")
-			if is == "True" && strings.Contains(message, "host h2: no process runs there") {
-				return ""
-			}
-			return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
-		})
-		if is, _, err := h2.operator(topology.Scheduler, "Available"); is != "True" {
-			t.Errorf("scheduler is Available=%s %v while two hosts have it", is, err)
-		}
-		made, failed := w.end()
-		failed = slices.DeleteFunc(failed, ended)
-		if len(failed) > 0 {
-			t.Errorf("calls that failed: %q", failed)
-		}
-		f.kept(made, f.hosts...)
-		h2.start()
-		f.await("scheduler to be well", func() string {
-			if is, message, err := h2.operator(topology.Scheduler, "Degraded"); is != "False" {
-				return fmt.Sprintf("Degraded=%s %q %v", is, message, err)
-			}
-			return ""
-		})
-	})
-	run(t, "another host leads when the leader's program is gone", func(t *testing.T) {
-		h1.halt()
-		defer h1.start()
-		h1.kill(topology.Scheduler)
-		w := h1.write("led")
-		f.progress(w)
-		made, _ := w.end()
-		f.kept(made, f.hosts...)
-		f.await("a leader of scheduler on another host", func() string {
-			out, code := h1.ask("get", "pods", "-A")
-			if code != 0 {
-				return out
-			}
-			return ""
-		})
-	})
-	run(t, "programs run on when windlass host run ends, and are taken over", func(t *testing.T) {
-		before := h2.pids("")
-		h2.halt()
-		h2.start()
-		f.await("windlass host run", func() string {
-			if _, code := h2.ask("get", "clusteroperators"); code != 0 {
-				return "the gateway does not answer"
-			}
-			return ""
-		})
-		if after := h2.pids(""); !slices.Equal(before, after) {
-			t.Errorf("processes %v became %v", before, after)
-		}
-	})
-	run(t, "without a majority the quorum says what it waits for, and comes back", func(t *testing.T) {
-		if out, code := h2.here("get", "hosts"); code != 0 || !strings.Contains(out, "h3") {
-			t.Errorf("get hosts on h2: exit code %d: %s", code, out)
-		}
-		h3.lose()
-		h4.lose()
-		f.await("the loss", func() string {
-			if out, _ := h2.here("quorum"); !strings.Contains(out, "Waits for: a majority of the voters: 1 of 3 run") {
-				return out
-			}
-			return ""
-		})
-		h3.start()
-		h4.start()
-		f.await("three voters", func() string { return h2.voters(3) })
-	})
-	run(t, "stop ends all programs", func(t *testing.T) {
-		out := h3.must("host", "stop", "--dir", h3.dir)
-		if left := h3.pids(""); len(left) > 0 {
-			t.Errorf("%s but %v run", out, left)
-		}
-		h3.run = nil
 	})
 }
 

@@ -203,7 +203,11 @@ func firing(t *testing.T, data memory, rule rulefmt.Rule, at time.Duration) []st
 		Logger: slog.New(slog.DiscardHandler), MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute,
 		Parser: syntax,
 	})
-	defer engine.Close() //nolint:errcheck // it has no files
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	since := map[string]time.Duration{}
 	for now := time.Duration(0); now <= at; now += interval {
 		results := evaluate(t, engine, data, rule.Expr, time.Unix(0, 0).Add(now))

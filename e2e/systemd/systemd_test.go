@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/windlass-dev/windlass/e2e/harness"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -270,15 +271,15 @@ func (h *host) checkStop(stops [][]string, ran map[string][]int) {
 // rebootsUnnoticed reboots a host while objects are created at the gateway of another one, where no call may fail.
 func rebootsUnnoticed(t *testing.T, h, other *host) {
 	t.Helper()
-	w := other.write("reboot-of-" + h.name)
-	w.progress()
+	w := harness.WriteMaps(t, other.conn, "reboot-of-"+h.name)
+	w.Progress()
 	h.reboots()
-	w.progress()
-	made, failed := w.end()
+	w.Progress()
+	made, failed := w.End()
 	if len(failed) > 0 {
 		t.Errorf("calls at %s that failed during the reboot of %s: %q", other.name, h.name, failed)
 	}
-	h.has(made)
-	other.has(made)
+	harness.HasMaps(t, h.name, h.conn, made)
+	harness.HasMaps(t, other.name, other.conn, made)
 	other.awaitVoters(3) // before another host reboots
 }

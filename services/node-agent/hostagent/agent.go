@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -53,32 +52,20 @@ const (
 	maxMessage = 1000
 )
 
-// Identity is who an agent speaks for, and through which gateways.
-type Identity struct {
-	Name  string         // of the host
-	Files identity.Files // certificate of the host
-	// Own is the gateway of this host, which is preferred; empty if it has none.
-	Own string
-	// GatewaysFile has the endpoints of the cluster's gateways, one per line, as they were known last.
-	GatewaysFile string
-	// Renews means that the certificate is renewed by the cluster; otherwise it is by the authority on this host.
-	Renews bool
-}
-
 // gateways returns the endpoints on the disk in the order in which the agent prefers them.
-func (i Identity) gateways() ([]string, error) {
-	raw, err := os.ReadFile(i.GatewaysFile)
+func (c Config) gateways() ([]string, error) {
+	raw, err := os.ReadFile(c.GatewaysFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return i.preferred(strings.Fields(string(raw))), nil
+	return c.preferred(strings.Fields(string(raw))), nil
 }
 
 // preferred returns endpoints in the order in which the agent prefers them.
-func (i Identity) preferred(list []string) []string {
+func (c Config) preferred(list []string) []string {
 	var out []string
-	if i.Own != "" {
-		out = append(out, i.Own)
+	if c.Gateway != "" {
+		out = append(out, c.Gateway)
 	}
 	for _, e := range list {
 		if !slices.Contains(out, e) {
@@ -90,9 +77,8 @@ func (i Identity) preferred(list []string) []string {
 
 // Agent is the agent of one host.
 type Agent struct {
-	who     Identity
-	machine *Machine
-	log     *slog.Logger
+	cfg     Config
+	machine *hostMachine
 
 	orders  chan *hostv1.HostOrder // to the goroutine that carries them out; has room for one
 	reports chan *hostv1.HostReport
@@ -101,23 +87,26 @@ type Agent struct {
 	removed chan struct{}      // to the goroutine that carries out orders: the inventory does not have this host
 }
 
-// New returns the agent of a host.
-func New(who Identity, machine *Machine, log *slog.Logger) *Agent {
+// New returns the agent of a host on which nothing was started yet.
+func New(cfg Config) *Agent {
 	return &Agent{
-		who: who, machine: machine, log: log, orders: make(chan *hostv1.HostOrder, 1), reports: make(chan *hostv1.HostReport),
-		removed: make(chan struct{}, 1),
+		cfg: cfg, machine: &hostMachine{cfg}, orders: make(chan *hostv1.HostOrder, 1),
+		reports: make(chan *hostv1.HostReport), removed: make(chan struct{}, 1),
 	}
 }
 
+// Resume starts the machine as the disk says, or ends a wipe that was cut off, without a call.
+func (a *Agent) Resume(ctx context.Context) error { return a.machine.follow(ctx, nil) }
+
 // Run attends for the host until ctx ends. The machine runs on then.
 func (a *Agent) Run(ctx context.Context) error {
-	endpoints, err := a.who.gateways()
+	endpoints, err := a.cfg.gateways()
 	if err != nil {
 		return err
 	}
 	conn, err := gateway.New(endpoints, func(endpoint string) (*grpc.ClientConn, error) {
-		return pki.Connect(endpoint, a.who.Files.ClientTLS)
-	}, a.log)
+		return pki.Connect(endpoint, a.cfg.Files.ClientTLS)
+	}, a.cfg.Log)
 	if err != nil {
 		return err
 	}
@@ -125,9 +114,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.work(ctx) })
 	group.Go(func() error {
-		return stream.Again(ctx, a.log, "inventory", nil, func(ctx context.Context) error { return a.follow(ctx, conn) })
+		return stream.Again(ctx, a.cfg.Log, "inventory", nil, func(ctx context.Context) error { return a.follow(ctx, conn) })
 	})
-	if a.who.Renews {
+	if a.cfg.Renews {
 		group.Go(func() error { return a.renew(ctx, conn) })
 	}
 	return group.Wait()
@@ -137,7 +126,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) renew(ctx context.Context, conn grpc.ClientConnInterface) error {
 	said := ""
 	for chance := rand.Float64(); ctx.Err() == nil; backoff.Sleep(ctx, checkEvery) {
-		cert, err := identity.ReadCertificate(a.who.Files.Cert)
+		cert, err := identity.ReadCertificate(a.cfg.Files.Cert)
 		if err == nil && time.Now().Before(agentplan.RenewAt(identity.IssuedAt(cert), cert.NotAfter, chance)) {
 			continue
 		}
@@ -147,12 +136,12 @@ func (a *Agent) renew(ctx context.Context, conn grpc.ClientConnInterface) error 
 		if err != nil {
 			if text := err.Error(); text != said && ctx.Err() == nil {
 				said = text
-				a.log.WarnContext(ctx, "certificate of the host not renewed", "error", err)
+				a.cfg.Log.WarnContext(ctx, "certificate of the host not renewed", "error", err)
 			}
 			continue
 		}
 		said, chance = "", rand.Float64()
-		a.log.InfoContext(ctx, "certificate of the host renewed")
+		a.cfg.Log.InfoContext(ctx, "certificate of the host renewed")
 	}
 	return nil
 }
@@ -160,7 +149,7 @@ func (a *Agent) renew(ctx context.Context, conn grpc.ClientConnInterface) error 
 func (a *Agent) renewOnce(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	request, err := identity.RequestFor(a.who.Files.Key, a.who.Name)
+	request, err := identity.RequestFor(a.cfg.Files.Key, a.cfg.Name)
 	if err != nil {
 		return err
 	}
@@ -171,10 +160,10 @@ func (a *Agent) renewOnce(ctx context.Context, conn grpc.ClientConnInterface) er
 	if len(r.GetAuthority()) == 0 || len(r.GetAgentCertificate()) == 0 {
 		return errors.New("the answer has no certificate")
 	}
-	if err := durable.WriteFile(a.who.Files.CA, r.GetAuthority(), 0o600); err != nil {
+	if err := durable.WriteFile(a.cfg.Files.CA, r.GetAuthority(), 0o600); err != nil {
 		return err
 	}
-	return durable.WriteFile(a.who.Files.Cert, r.GetAgentCertificate(), 0o600)
+	return durable.WriteFile(a.cfg.Files.Cert, r.GetAgentCertificate(), 0o600)
 }
 
 // work carries out orders, one at a time, and tries the newest again until it succeeds.
@@ -193,7 +182,7 @@ func (a *Agent) work(ctx context.Context) error {
 			continue
 		}
 		again = nil
-		err := a.machine.Follow(ctx, o)
+		err := a.machine.follow(ctx, o)
 		r := &hostv1.HostReport{
 			OrderId: o.GetId(), Done: err == nil, Stopped: err == nil || errors.Is(err, errStopped),
 		}
@@ -201,7 +190,7 @@ func (a *Agent) work(ctx context.Context) error {
 			text := err.Error()
 			r.Message = strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 			again = time.After(tryEvery)
-			a.log.WarnContext(ctx, "order not carried out", "order", o.GetId(), "type", o.GetType().String(), "error", err)
+			a.cfg.Log.WarnContext(ctx, "order not carried out", "order", o.GetId(), "type", o.GetType().String(), "error", err)
 		}
 		if o == nil {
 			continue
@@ -217,9 +206,10 @@ func (a *Agent) work(ctx context.Context) error {
 // halt ends the machine of a host that is not in the inventory any more: it was confirmed to be off, and removed, so
 // that what ran on it runs elsewhere.
 func (a *Agent) halt(ctx context.Context) {
-	halted, err := a.machine.Halt(ctx)
+	halted, err := a.machine.halt(ctx)
 	if err != nil || halted {
-		a.log.ErrorContext(ctx, "the machine of this host is ended: the host was removed from the inventory", "error", err)
+		a.cfg.Log.ErrorContext(ctx, "the machine of this host is ended: the host was removed from the inventory", "error",
+			err)
 	}
 }
 
@@ -235,7 +225,7 @@ func (a *Agent) follow(ctx context.Context, conn *gateway.Conn) error {
 		a.refused = time.Now()
 	case time.Since(a.refused) > refusedPatience:
 		a.refused = time.Now()
-		a.log.ErrorContext(ctx,
+		a.cfg.Log.ErrorContext(ctx,
 			"the inventory refuses this host: end it with `windlass host stop`, and remove its directory "+
 				"before it joins again", "error", err)
 		select {
@@ -276,7 +266,7 @@ func (a *Agent) attend(ctx context.Context, conn *gateway.Conn) error {
 	}()
 	// A failed Send does not say why the stream ended.
 	send := func(m *hostv1.AttendHostRequest) error {
-		m.Name = a.who.Name
+		m.Name = a.cfg.Name
 		if err := s.Send(m); err != nil {
 			select {
 			case err = <-ended:
@@ -315,20 +305,20 @@ func (a *Agent) attend(ctx context.Context, conn *gateway.Conn) error {
 func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) {
 	if list := m.GetGateways(); len(list) > 0 {
 		content := []byte(strings.Join(list, "\n") + "\n")
-		if have, err := os.ReadFile(a.who.GatewaysFile); err != nil || !bytes.Equal(have, content) {
-			if err := durable.WriteFile(a.who.GatewaysFile, content, 0o600); err != nil {
-				a.log.Warn("gateways are not written down", "error", err)
+		if have, err := os.ReadFile(a.cfg.GatewaysFile); err != nil || !bytes.Equal(have, content) {
+			if err := durable.WriteFile(a.cfg.GatewaysFile, content, 0o600); err != nil {
+				a.cfg.Log.Warn("gateways are not written down", "error", err)
 			}
 		}
-		if err := conn.SetEndpoints(a.who.preferred(list)); err != nil {
-			a.log.Warn("gateways are not used", "error", err)
+		if err := conn.SetEndpoints(a.cfg.preferred(list)); err != nil {
+			a.cfg.Log.Warn("gateways are not used", "error", err)
 		}
 	}
 	o := m.GetOrder()
 	if o == nil {
 		return
 	}
-	a.log.Info("order", "id", o.GetId(), "type", o.GetType().String(), "machine", o.GetMachineRef().GetName())
+	a.cfg.Log.Info("order", "id", o.GetId(), "type", o.GetType().String(), "machine", o.GetMachineRef().GetName())
 	select {
 	case <-a.orders: // one that was not begun is replaced
 	default:
@@ -338,7 +328,7 @@ func (a *Agent) answered(conn *gateway.Conn, m *hostv1.AttendHostResponse) {
 
 // facts returns what the agent knows about its host.
 func (a *Agent) facts() (*hostv1.HostFacts, error) {
-	uid, err := a.machine.UID()
+	uid, err := a.machine.uid()
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +339,7 @@ func (a *Agent) facts() (*hostv1.HostFacts, error) {
 	f := &hostv1.HostFacts{
 		BootId: strings.TrimSpace(string(boot)), AgentVersion: version.Number, MachineUid: uid,
 		Capacity:  map[string]*structpb.Value{"cpu": structpb.NewStringValue(strconv.Itoa(runtime.NumCPU()))},
-		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: a.machine.cfg.Address}},
+		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: a.cfg.Address}},
 	}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {

@@ -63,7 +63,7 @@ func TestACertificateIsRenewedForTheSameKey(t *testing.T) {
 	if err := os.WriteFile(files.Cert, []byte("before"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := New(Identity{Name: "h1", Files: files}, NewMachine(Config{Dir: dir}), slog.New(slog.DiscardHandler))
+	a := New(Config{Name: "h1", Dir: dir, Files: files, Log: slog.New(slog.DiscardHandler)})
 	if err := a.renewOnce(t.Context(), conn); err == nil {
 		t.Error("an answer without a certificate is taken")
 	}
@@ -92,15 +92,15 @@ func TestACertificateIsRenewedForTheSameKey(t *testing.T) {
 
 func TestTheOwnGatewayComesFirst(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "gateways")
-	who := Identity{Own: "192.0.2.2:6443", GatewaysFile: file}
-	if got, err := who.gateways(); err != nil || !slices.Equal(got, []string{"192.0.2.2:6443"}) {
+	c := Config{Gateway: "192.0.2.2:6443", GatewaysFile: file}
+	if got, err := c.gateways(); err != nil || !slices.Equal(got, []string{"192.0.2.2:6443"}) {
 		t.Errorf("without a file: %q, %v", got, err)
 	}
 	if err := os.WriteFile(file, []byte("192.0.2.1:6443\n192.0.2.2:6443\n[2001:db8::1]:6443\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"192.0.2.2:6443", "192.0.2.1:6443", "[2001:db8::1]:6443"}
-	if got, err := who.gateways(); err != nil || !slices.Equal(got, want) {
+	if got, err := c.gateways(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("gateways = %q, %v; want %q", got, err, want)
 	}
 }

@@ -16,22 +16,28 @@ import (
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
 )
 
-// Config says where the machine of a host lives and how it is run.
+// Config says which host it is, and how its machine is run.
 type Config struct {
-	Dir        string // of the host; its machine is in node below it
+	Name       string // of the host
 	Address    string // IP address of the host
+	Dir        string // of the host; its machine is in node below it
 	Executable string // that holds the node-agent
 	// PodsDir holds the pods; empty: they are in the machine's own directory, and run as this process's user.
-	PodsDir  string
-	PodUsers process.Users // that pods run as
+	PodsDir    string
+	PodUsers   process.Users       // that pods run as
+	Supervisor *process.Supervisor // of the machine's agent
 	// EndContainers ends what a container runtime has of the pods in a directory.
 	EndContainers func(ctx context.Context, podsDir string) error
-	Supervisor    *process.Supervisor
+	Files         identity.Files // certificate of the host
+	Renews        bool           // the certificate is renewed by the cluster, not by an authority on this host
+	Gateway       string         // of this host, which is preferred; empty if it has none
+	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
 	Log           *slog.Logger
 }
 
@@ -43,18 +49,15 @@ const (
 	startPoll     = 20 * time.Millisecond
 )
 
-// Machine is the machine of a host. Its methods are for one goroutine at a time.
-type Machine struct{ cfg Config }
+// hostMachine is the machine of a host. Its methods are for one goroutine at a time.
+type hostMachine struct{ cfg Config }
 
-// NewMachine returns the machine of a host; its processes run under cfg.Supervisor.
-func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
-
-func (m *Machine) path(elem ...string) string {
+func (m *hostMachine) path(elem ...string) string {
 	return filepath.Join(append([]string{m.cfg.Dir, "node"}, elem...)...)
 }
 
-// UID returns the uid of the machine whose files the host has; empty if it has none.
-func (m *Machine) UID() (string, error) {
+// uid returns the uid of the machine whose files the host has; empty if it has none.
+func (m *hostMachine) uid() (string, error) {
 	r, err := m.record()
 	if r == nil {
 		return "", err
@@ -62,7 +65,7 @@ func (m *Machine) UID() (string, error) {
 	return r.UID, err
 }
 
-func (m *Machine) record() (*plan.Record, error) {
+func (m *hostMachine) record() (*plan.Record, error) {
 	data, err := os.ReadFile(m.path(recordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -77,9 +80,9 @@ func (m *Machine) record() (*plan.Record, error) {
 	return r, nil
 }
 
-// Follow does what an order says, or, without one, what the disk says: it starts the machine again, or ends a wipe that
+// follow does what an order says, or, without one, what the disk says: it starts the machine again, or ends a wipe that
 // was cut off. It may be repeated.
-func (m *Machine) Follow(ctx context.Context, o *hostv1.HostOrder) error {
+func (m *hostMachine) follow(ctx context.Context, o *hostv1.HostOrder) error {
 	for {
 		r, err := m.record()
 		if err != nil {
@@ -93,7 +96,7 @@ func (m *Machine) Follow(ctx context.Context, o *hostv1.HostOrder) error {
 	}
 }
 
-func (m *Machine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) error {
+func (m *hostMachine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) error {
 	if p.Clear {
 		if err := m.erase(ctx); err != nil {
 			return err
@@ -125,7 +128,7 @@ func (m *Machine) do(ctx context.Context, p plan.Plan, o *hostv1.HostOrder) erro
 }
 
 // started waits until the agent of the machine runs, for a while.
-func (m *Machine) started(ctx context.Context) error {
+func (m *hostMachine) started(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	for backoff.Sleep(ctx, startPoll) {
@@ -137,7 +140,7 @@ func (m *Machine) started(ctx context.Context) error {
 }
 
 // write writes the record of a machine, and before that of a new one what it joins with.
-func (m *Machine) write(r plan.Record, o *hostv1.HostOrder) error {
+func (m *hostMachine) write(r plan.Record, o *hostv1.HostOrder) error {
 	if err := durable.MkdirAll(m.path(), 0o700); err != nil {
 		return err
 	}
@@ -157,7 +160,7 @@ func (m *Machine) write(r plan.Record, o *hostv1.HostOrder) error {
 	return durable.WriteFile(m.path(recordFile), append(data, '\n'), 0o600)
 }
 
-func (m *Machine) spec() process.Spec {
+func (m *hostMachine) spec() process.Spec {
 	args := []string{"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images")}
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())
@@ -169,7 +172,7 @@ func (m *Machine) spec() process.Spec {
 }
 
 // podsDir returns the directory of the machine's pods: the only machine of its host, whatever its name.
-func (m *Machine) podsDir() string {
+func (m *hostMachine) podsDir() string {
 	if m.cfg.PodsDir == "" {
 		return m.path("pods")
 	}
@@ -181,7 +184,7 @@ var errStopped = errors.New("the machine is stopped, and not all of its files ar
 
 // erase ends everything of the machine, as if its power were cut, and removes its files, the keys first; errStopped if
 // only some of the others are left. The record is removed last: as long as it is there, the wipe is taken up again.
-func (m *Machine) erase(ctx context.Context) error {
+func (m *hostMachine) erase(ctx context.Context) error {
 	if err := m.kill(ctx); err != nil {
 		return err
 	}
@@ -197,7 +200,7 @@ func (m *Machine) erase(ctx context.Context) error {
 }
 
 // kill ends everything of the machine. It may run again afterwards.
-func (m *Machine) kill(ctx context.Context) error {
+func (m *hostMachine) kill(ctx context.Context) error {
 	_ = m.cfg.Supervisor.Signal(agentName, unix.SIGKILL) // it runs nothing that outlives its machine; perhaps it is gone
 	if err := m.cfg.Supervisor.Stop(ctx, agentName); err != nil {
 		return err
@@ -214,7 +217,7 @@ func (m *Machine) kill(ctx context.Context) error {
 }
 
 // remove removes the files of the machine, the record last.
-func (m *Machine) remove() error {
+func (m *hostMachine) remove() error {
 	if err := process.RemoveAll(m.podsDir()); err != nil {
 		return err
 	}
@@ -239,9 +242,9 @@ func (m *Machine) remove() error {
 	return nil
 }
 
-// Halt ends what runs of the machine without removing anything, unless it is a control-plane machine: its member of
+// halt ends what runs of the machine without removing anything, unless it is a control-plane machine: its member of
 // etcd is the quorum's matter, and ends by itself when it was removed. It reports whether it did.
-func (m *Machine) Halt(ctx context.Context) (bool, error) {
+func (m *hostMachine) halt(ctx context.Context) (bool, error) {
 	r, err := m.record()
 	if err != nil || r == nil {
 		return false, err

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func start(t *testing.T, dir string) (*Machine, func()) {
+func start(t *testing.T, dir string) (*hostMachine, func()) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -52,10 +52,10 @@ func start(t *testing.T, dir string) (*Machine, func()) {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	<-s.Active()
-	m := NewMachine(Config{
+	m := &hostMachine{Config{
 		Dir: dir, Address: "192.0.2.1", Executable: exe, Supervisor: s, Log: log,
 		EndContainers: func(context.Context, string) error { return nil },
-	})
+	}}
 	return m, func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -94,16 +94,16 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func follow(t *testing.T, m *Machine, o *hostv1.HostOrder) {
+func follow(t *testing.T, m *hostMachine, o *hostv1.HostOrder) {
 	t.Helper()
-	if err := m.Follow(t.Context(), o); err != nil {
+	if err := m.follow(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func uid(t *testing.T, m *Machine) string {
+func uid(t *testing.T, m *hostMachine) string {
 	t.Helper()
-	out, err := m.UID()
+	out, err := m.uid()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestAMachineIsStartedTakenOverAndWiped(t *testing.T) {
 	if got := running(t, filepath.Join(dir, "run")); len(got) != 1 || got[0].PID != agent {
 		t.Errorf("%v run after a start, want %d", got, agent)
 	}
-	if err := m.Follow(t.Context(), order(hostv1.HostOrder_TYPE_CLAIM, "u2")); err == nil || uid(t, m) != "u1" {
+	if err := m.follow(t.Context(), order(hostv1.HostOrder_TYPE_CLAIM, "u2")); err == nil || uid(t, m) != "u1" {
 		t.Errorf("another machine claims the host: %v; it has %q", err, uid(t, m))
 	}
 	before := running(t, member)
@@ -209,10 +209,10 @@ func TestADamagedRecordIsReported(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "node", recordFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Follow(t.Context(), order(hostv1.HostOrder_TYPE_CLAIM, "u2")); err == nil {
+	if err := m.follow(t.Context(), order(hostv1.HostOrder_TYPE_CLAIM, "u2")); err == nil {
 		t.Error("a claim succeeds where it is not known which machine the host has")
 	}
-	if _, err := m.UID(); err == nil {
+	if _, err := m.uid(); err == nil {
 		t.Error("the host is said to have no machine")
 	}
 }
@@ -227,7 +227,7 @@ func TestTheMachineOfARemovedHostIsEnded(t *testing.T) {
 		follow(t, m, o)
 		run := filepath.Join(dir, "node", "run")
 		await(t, "the member", func() bool { return len(running(t, run)) == 1 })
-		halted, err := m.Halt(t.Context())
+		halted, err := m.halt(t.Context())
 		if err != nil || halted != (role == "worker") {
 			t.Errorf("%s: halted %v, %v", role, halted, err)
 		}
@@ -257,7 +257,7 @@ func TestAWipeThatLeavesFilesSaysThatTheMachineIsStopped(t *testing.T) {
 		t.Skip("a mount is needed: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(stuck, 0) })
-	err := m.Follow(t.Context(), order(hostv1.HostOrder_TYPE_WIPE, "u1"))
+	err := m.follow(t.Context(), order(hostv1.HostOrder_TYPE_WIPE, "u1"))
 	if !errors.Is(err, errStopped) {
 		t.Errorf("a wipe that left a directory: %v", err)
 	}

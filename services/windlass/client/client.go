@@ -107,13 +107,8 @@ func (t Target) Resolve() (Target, error) {
 	}
 	c, err := cluster.Open(t.Cluster)
 	if errors.Is(err, cluster.ErrNone) && !named {
-		switch h, err := cluster.OpenHost(cluster.HostDir()); {
-		case err != nil:
-		case h.Member.Worker:
-			return t, fmt.Errorf("host %s is a worker: call the cluster from a control-plane host, or say --server",
-				h.Member.Name)
-		default:
-			return t.of(h, h.Gateways()), nil
+		if at, err := t.AtHost(cluster.HostDir()); err == nil || errors.Is(err, errWorker) {
+			return at, err
 		}
 	}
 	if errors.Is(err, cluster.ErrNone) {
@@ -123,6 +118,22 @@ func (t Target) Resolve() (Target, error) {
 		return t, err
 	}
 	return t.of(c, []string{c.Gateway()}), nil
+}
+
+// errWorker means that this host has no credentials for its cluster.
+var errWorker = errors.New("call the cluster from a control-plane host, or say --server")
+
+// AtHost fills in how the cluster of the host in a directory is called from it. The error wraps cluster.ErrNone if the
+// host is in none; a worker cannot call its cluster.
+func (t Target) AtHost(dir string) (Target, error) {
+	h, err := cluster.OpenHost(dir)
+	if err != nil {
+		return t, err
+	}
+	if h.Member.Worker {
+		return t, fmt.Errorf("host %s is a worker: %w", h.Member.Name, errWorker)
+	}
+	return t.of(h, h.Gateways()), nil
 }
 
 // Named reports whether a flag or a variable says which cluster is called, or as whom.
@@ -247,12 +258,14 @@ func ranked(servers []string, opts []grpc.DialOption) []string {
 		})
 	}
 	group.Wait()
-	order := map[string]int{}
-	for i, server := range servers {
-		order[server] = ranks[i]
+	var out []string
+	for rank := range 3 {
+		for i, server := range servers {
+			if ranks[i] == rank {
+				out = append(out, server)
+			}
+		}
 	}
-	out := slices.Clone(servers)
-	slices.SortStableFunc(out, func(a, b string) int { return order[a] - order[b] })
 	return out
 }
 

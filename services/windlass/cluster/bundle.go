@@ -114,14 +114,7 @@ const joining = "joining"
 // that was cut off is repeated. A directory with files of another cluster is refused, and so is a bundle from before a
 // rotation of the authorities.
 func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := makeHostDir(dir); err != nil {
-		return nil, err
-	}
-	unlock, err := lock(dir)
+	dir, unlock, err := takeHostDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -193,10 +186,8 @@ func claim(dir string, authority []byte) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{settingsFile, "pki", "services", "admin", "node"} {
-		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
-			return errors.Join(err, fmt.Errorf("%s: has files of another cluster: %s; remove them first", dir, name))
-		}
+	if err := absent(dir, settingsFile, "pki", "services", "admin", "node"); err != nil {
+		return err
 	}
 	return durable.WriteFile(marker, authority, 0o600)
 }

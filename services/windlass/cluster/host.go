@@ -103,14 +103,7 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 	if !namePattern.MatchString(s.Name) {
 		return nil, fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", s.Name)
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := makeHostDir(dir); err != nil {
-		return nil, err
-	}
-	unlock, err := lock(dir)
+	dir, unlock, err := takeHostDir(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -123,12 +116,11 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 		}
 		return c, nil
 	}
-	for _, name := range []string{hostFile, settingsFile, "pki", "services", "host", "node", joining} {
-		if there, err := exists(filepath.Join(dir, name)); err != nil {
-			return nil, err
-		} else if there {
-			return nil, fmt.Errorf("%s: there is a cluster already: %s exists", dir, name)
-		}
+	if there, err := exists(filepath.Join(dir, hostFile)); err != nil || there {
+		return nil, errors.Join(err, fmt.Errorf("%s: there is a cluster already", dir))
+	}
+	if err := absent(dir, settingsFile, "pki", "services", "host", "node", joining); err != nil {
+		return nil, err
 	}
 	if s.Lifetime == 0 {
 		s.Lifetime = Lifetime(DefaultLifetime)
@@ -141,13 +133,32 @@ func CreateHost(dir string, s Settings) (*Cluster, error) {
 	return c, c.Save()
 }
 
-// makeHostDir makes the directory of a host. Users of pods pass through it where their directory is below it; what else
-// is in it is closed to them.
-func makeHostDir(dir string) error {
-	if err := durable.MkdirAll(dir, 0o700); err != nil {
-		return err
+// takeHostDir makes the directory of a host, keeps other processes from it until unlock is called, and returns its
+// absolute path. Users of pods pass through it where their directory is below it; what else is in it is closed to them.
+func takeHostDir(dir string) (path string, unlock func(), err error) {
+	if path, err = filepath.Abs(dir); err != nil {
+		return "", nil, err
 	}
-	return os.Chmod(dir, 0o711)
+	if err := durable.MkdirAll(path, 0o700); err != nil {
+		return "", nil, err
+	}
+	if err := os.Chmod(path, 0o711); err != nil {
+		return "", nil, err
+	}
+	unlock, err = lock(path)
+	return path, unlock, err
+}
+
+// absent returns an error unless nothing of these names is in a directory.
+func absent(dir string, names ...string) error {
+	for _, name := range names {
+		if there, err := exists(filepath.Join(dir, name)); err != nil {
+			return err
+		} else if there {
+			return fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir, name)
+		}
+	}
+	return nil
 }
 
 // HostFiles are the certificate, key and authority with which the agent of this host calls the cluster.
@@ -217,23 +228,13 @@ func (c *Cluster) services() []topology.Service {
 // JoinWorker makes the settings of a host that is a worker alone, with name as the cluster's. isolated says that its
 // pods must run under users of their own. A directory of another host is refused.
 func JoinWorker(dir, name string, m Member, isolated bool) (*Cluster, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := makeHostDir(dir); err != nil {
-		return nil, err
-	}
-	unlock, err := lock(dir)
+	dir, unlock, err := takeHostDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	for _, name := range []string{hostFile, settingsFile, "pki", "services", "node", joining} {
-		if there, err := exists(filepath.Join(dir, name)); err != nil || there {
-			return nil, errors.Join(err, fmt.Errorf("%s: has files of another cluster or host: %s; remove them first", dir,
-				name))
-		}
+	if err := absent(dir, hostFile, settingsFile, "pki", "services", "node", joining); err != nil {
+		return nil, err
 	}
 	m.Worker, m.Begun, m.Registered = true, true, true
 	c := &Cluster{dir: dir, Settings: Settings{

@@ -36,7 +36,7 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 	if !c.Member.Worker {
 		cfg.Gateway, cfg.Renews = c.Gateway(), false
 	}
-	host := nodeagent.NewHost(cfg)
+	agent := nodeagent.NewHost(cfg)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { // as the one supervisor of the host
@@ -46,7 +46,7 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 			return nil
 		}
 		// The member of etcd is the machine's: it comes first, since all else needs it.
-		if err := host.Resume(ctx); err != nil {
+		if err := agent.Resume(ctx); err != nil {
 			log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
 		}
 		for _, name := range c.Programs() {
@@ -55,7 +55,7 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 			}
 		}
 		register(ctx, c, log)
-		return host.Attend(ctx)
+		return agent.Run(ctx)
 	})
 	if !c.Member.Worker {
 		g.Go(func() error { return Renew(ctx, c, log) })

@@ -16,10 +16,8 @@ func aim(e *session.Env, dir string) error {
 	if e.Target.Named() {
 		return nil
 	}
-	t, err := administrator(dir)
-	if err == nil {
-		e.Target = t
-	}
+	var err error
+	e.Target, err = e.Target.AtHost(dir)
 	return err
 }
 

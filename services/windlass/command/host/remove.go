@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -15,7 +14,6 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
-	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
@@ -124,19 +122,4 @@ func asAdministrator(ctx context.Context, e *session.Env, dir string,
 	}
 	defer conn.Close()
 	return f(ctx, conn)
-}
-
-// administrator returns how the cluster of the host in dir is called from it.
-func administrator(dir string) (client.Target, error) {
-	c, err := cluster.OpenHost(dir)
-	if err != nil {
-		return client.Target{}, err
-	}
-	if c.Member.Worker {
-		return client.Target{}, fmt.Errorf("host %s is a worker: call the cluster from a control-plane host", c.Member.Name)
-	}
-	files := c.AdminFiles()
-	return client.Target{
-		Server: strings.Join(c.Gateways(), ","), CA: files.CA, Cert: files.Cert, Key: files.Key,
-	}, nil
 }
