@@ -2,6 +2,7 @@ package discovery_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -280,6 +281,56 @@ func TestAProcessThatIsNotReadyIsLeft(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A gateway that stayed at another host's process would lose calls when that host is lost, though its own has all that
+// it needs. A call that is under way there is answered.
+func TestCallsReturnToTheProcessOfTheOwnHost(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	d, _ := follow(t, etcd, filepath.Join(t.TempDir(), "services.json"))
+	own, other := serveReplica(t, "127.0.0.1:0"), serveReplica(t, "127.0.0.2:0")
+	ofOwn := discovery.NewAnnouncer(etcd,
+		discovery.Endpoint{Service: "scheduler", Address: own.address, Host: "a"}, quiet())
+	ofOther := discovery.NewAnnouncer(etcd,
+		discovery.Endpoint{Service: "scheduler", Address: other.address, Host: "b"}, quiet())
+	ofOwn.Set(false, "it starts")
+	ofOther.Set(true, "")
+	start(t, ofOwn.Run)
+	start(t, ofOther.Run)
+	await(t, d, "scheduler", "a false", "b true")
+	conn, err := d.Dial("scheduler", "a", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	underWay, err := conn.NewStream(t.Context(), &grpc.StreamDesc{}, readMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		if other.count(readMethod) == 0 {
+			return "the call has not arrived at the other process"
+		}
+		return ""
+	})
+	ofOwn.Set(true, "")
+	servetest.Await(t, func() string {
+		before := own.count(readMethod)
+		if err := conn.Invoke(t.Context(), readMethod, &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
+			return err.Error()
+		}
+		if own.count(readMethod) == before {
+			return "calls still go to the other host"
+		}
+		return ""
+	})
+	if err := errors.Join(underWay.SendMsg(&emptypb.Empty{}), underWay.CloseSend()); err != nil {
+		t.Fatal(err)
+	}
+	if err := underWay.RecvMsg(&emptypb.Empty{}); err != nil {
+		t.Errorf("the call that was under way: %v", err)
+	}
 }
 
 func TestLeadersAreFollowed(t *testing.T) {

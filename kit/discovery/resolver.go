@@ -31,7 +31,7 @@ func (d *Directory) resolvers(host string) []resolver.Builder {
 		builder{d, nearest, func(v View, service string) (out []string) {
 			list := v.Nearest(service, host)
 			for _, e := range list {
-				// A connection stays where it is while its address is listed: so only those that serve are, if any does.
+				// Only those that serve, if any does: a connection may stay at each that is listed.
 				if e.Ready == list[0].Ready {
 					out = append(out, e.Address)
 				}
@@ -73,16 +73,26 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 		if len(addresses) == 0 || slices.Equal(addresses, last) {
 			return
 		}
-		last = addresses
-		state := resolver.State{}
-		for _, a := range addresses {
-			if name, _, err := net.SplitHostPort(a); err == nil {
-				state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: name})
-			}
+		// A connection stays where it is while its address is listed: where another address comes first now, that is listed
+		// alone for a moment. Calls that are under way are finished on the former connection.
+		if len(last) > 0 && last[0] != addresses[0] {
+			update(cc, addresses[:1])
 		}
-		_ = cc.UpdateState(state) // what does not suit the balancer is an error of the calls
+		last = addresses
+		update(cc, addresses)
 	})
 	return follower{stop}, nil
+}
+
+// update gives a client its addresses. What does not suit the balancer is an error of the calls.
+func update(cc resolver.ClientConn, addresses []string) {
+	state := resolver.State{}
+	for _, a := range addresses {
+		if name, _, err := net.SplitHostPort(a); err == nil {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: name})
+		}
+	}
+	_ = cc.UpdateState(state)
 }
 
 // follower is a resolver that says changes by itself.
