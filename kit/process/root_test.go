@@ -69,11 +69,12 @@ func saying(t *testing.T, s *process.Supervisor, sp process.Spec) string {
 	}
 	var out []byte
 	eventually(t, "the process is ready", func() bool {
-		if st := statusOf(s, sp.Name); st.LastError != nil {
+		st := statusOf(s, sp.Name)
+		if st.LastError != nil {
 			t.Fatal(st.LastError)
 		}
 		out, _ = os.ReadFile(sp.LogFile)
-		return bytes.HasSuffix(out, []byte("ready\n"))
+		return st.PID != 0 && bytes.HasSuffix(out, []byte("ready\n")) // it may say so before its start is known
 	})
 	return strings.TrimSuffix(string(out), "ready\n")
 }

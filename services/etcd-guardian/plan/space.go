@@ -57,21 +57,28 @@ func (d *decision) relieve() bool {
 	if m, ok := d.underway(); ok {
 		return d.wait("%s to be defragmented: %s", nameOf(m), d.noSpace())
 	}
-	full, outgrown := false, false
+	var full []Member
+	outgrown := false
 	for _, m := range d.leaderLast() {
-		if !m.Healthy || m.Quota == 0 || m.DBSize*100 < m.Quota*disarmBelow {
-			continue
+		if m.Healthy && m.Quota != 0 && m.DBSize*100 >= m.Quota*disarmBelow {
+			full, outgrown = append(full, m), outgrown || d.Quota > m.Quota
 		}
-		full, outgrown = true, outgrown || d.Quota > m.Quota
+	}
+	compact := Action{Kind: Compact, Reason: "etcd has no space left and refuses writes"}
+	switch {
+	case len(full) == 0:
+		return d.do(Action{Kind: Disarm, Reason: "there is space again"})
+	case !d.Compacted:
+		return d.do(compact) // first, so that what it frees is given back too
+	}
+	for _, m := range full {
 		if m.free()*100 >= m.DBSize*shrinkFree && d.mayDefragment(m) {
 			return d.defragment(m)
 		}
 	}
 	switch {
-	case !full:
-		return d.do(Action{Kind: Disarm, Reason: "there is space again"})
-	case !d.Compacted || !d.early(d.CompactedFor, compactAgain):
-		return d.do(Action{Kind: Compact, Reason: "etcd has no space left and refuses writes"})
+	case !d.early(d.CompactedFor, compactAgain):
+		return d.do(compact)
 	case outgrown && d.Permit == nil && d.healthyVoters(0) == len(d.voters) && d.restart():
 		return true
 	}
