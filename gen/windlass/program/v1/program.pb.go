@@ -165,7 +165,9 @@ func (x *ProgramSpec) GetVersion() string {
 	return ""
 }
 
-// Observed state of a program. The supervisor of `windlass up` writes it; in a cluster without one there is none.
+// Observed state of a program. The supervisor of `windlass up` writes it; where the control plane is on hosts,
+// update-orchestrator derives it from what the supervisors of the hosts report. In a cluster without a supervisor there
+// is none.
 type ProgramStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Generation that the status is about.
@@ -180,7 +182,12 @@ type ProgramStatus struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Conditions: Progressing is True while the program changes to the desired executable, and False with the reason
 	// RolledBack or CannotRun if it was taken back. Whether it is available is in its ClusterOperator.
-	Conditions    []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// What the supervisors of the hosts report, by the names of the hosts, where the control plane is on hosts.
+	Hosts []*ProgramHost `protobuf:"bytes,7,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// Host that may change to the desired executable now; empty while none may. Only one program does so at a time, on one
+	// host.
+	Turn          string `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,29 +264,162 @@ func (x *ProgramStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *ProgramStatus) GetHosts() []*ProgramHost {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *ProgramStatus) GetTurn() string {
+	if x != nil {
+		return x.Turn
+	}
+	return ""
+}
+
+// A program on one host.
+type ProgramHost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Generation that the report is about.
+	ObservedGeneration int32 `protobuf:"varint,2,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
+	// Image that the program runs from there; empty means the executable that the host was started with.
+	Image string `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
+	// Version of the executable that the program runs from there.
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Image that the program goes back to if it does not become ready; only while that is open.
+	PreviousImage string `protobuf:"bytes,5,opt,name=previous_image,json=previousImage,proto3" json:"previous_image,omitempty"`
+	// When the present process was started there.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// The program changes to the desired executable there, or waits for that.
+	Progressing bool `protobuf:"varint,7,opt,name=progressing,proto3" json:"progressing,omitempty"`
+	// Why, as one CamelCase word; as that of the condition Progressing.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The same for people.
+	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProgramHost) Reset() {
+	*x = ProgramHost{}
+	mi := &file_windlass_program_v1_program_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProgramHost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProgramHost) ProtoMessage() {}
+
+func (x *ProgramHost) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_program_v1_program_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProgramHost.ProtoReflect.Descriptor instead.
+func (*ProgramHost) Descriptor() ([]byte, []int) {
+	return file_windlass_program_v1_program_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ProgramHost) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProgramHost) GetObservedGeneration() int32 {
+	if x != nil {
+		return x.ObservedGeneration
+	}
+	return 0
+}
+
+func (x *ProgramHost) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *ProgramHost) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ProgramHost) GetPreviousImage() string {
+	if x != nil {
+		return x.PreviousImage
+	}
+	return ""
+}
+
+func (x *ProgramHost) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *ProgramHost) GetProgressing() bool {
+	if x != nil {
+		return x.Progressing
+	}
+	return false
+}
+
+func (x *ProgramHost) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ProgramHost) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_windlass_program_v1_program_proto protoreflect.FileDescriptor
 
 const file_windlass_program_v1_program_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/program/v1/program.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xa1\x04\n" +
+	"!windlass/program/v1/program.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xb8\x04\n" +
 	"\aProgram\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12<\n" +
 	"\x04spec\x18\x04 \x01(\v2 .windlass.program.v1.ProgramSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x12:\n" +
-	"\x06status\x18\x05 \x01(\v2\".windlass.program.v1.ProgramStatusR\x06status:\xac\x02\xa2\xbb\x18\xa7\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\".windlass.program.v1.ProgramStatusR\x06status:\xc3\x02\xa2\xbb\x18\xbe\x02\n" +
 	"\fwindlass.dev\x12\x02v1\x1a\aProgram\"\bprograms*\aprogramJ\x19\n" +
 	"\aVERSION\x12\x0estatus.versionJ\x17\n" +
 	"\aDESIRED\x12\fspec.versionJ4\n" +
 	"\vPROGRESSING\x12%status.conditions[Progressing].statusJ:\n" +
 	"\x05SINCE\x121status.conditions[Progressing].lastTransitionTimeJ1\n" +
-	"\aMESSAGE\x12&status.conditions[Progressing].messageJ\x17\n" +
+	"\aMESSAGE\x12&status.conditions[Progressing].messageJ\x15\n" +
+	"\x04HOST\x12\vstatus.turn\x18\x01J\x17\n" +
 	"\x05IMAGE\x12\fstatus.image\x18\x01J\x05\n" +
 	"\x03AGE\"v\n" +
 	"\vProgramSpec\x12@\n" +
 	"\x05image\x18\x01 \x01(\tB*\xbaH'\xc8\x01\x01r\"\x18\x80\b2\x1d^[^@\\s]+@sha256:[0-9a-f]{64}$R\x05image\x12%\n" +
-	"\aversion\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x02R\aversion\"\xac\x02\n" +
+	"\aversion\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x02R\aversion\"\xf8\x02\n" +
 	"\rProgramStatus\x124\n" +
 	"\x13observed_generation\x18\x01 \x01(\x05H\x00R\x12observedGeneration\x88\x01\x01\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -289,8 +429,21 @@ const file_windlass_program_v1_program_proto_rawDesc = "" +
 	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\x16\n" +
-	"\x14_observed_generationB\xd9\x01\n" +
+	"conditions\x126\n" +
+	"\x05hosts\x18\a \x03(\v2 .windlass.program.v1.ProgramHostR\x05hosts\x12\x12\n" +
+	"\x04turn\x18\b \x01(\tR\x04turnB\x16\n" +
+	"\x14_observed_generation\"\xb8\x02\n" +
+	"\vProgramHost\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
+	"\x13observed_generation\x18\x02 \x01(\x05R\x12observedGeneration\x12\x14\n" +
+	"\x05image\x18\x03 \x01(\tR\x05image\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12%\n" +
+	"\x0eprevious_image\x18\x05 \x01(\tR\rpreviousImage\x129\n" +
+	"\n" +
+	"start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12 \n" +
+	"\vprogressing\x18\a \x01(\bR\vprogressing\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessageB\xd9\x01\n" +
 	"\x17com.windlass.program.v1B\fProgramProtoP\x01ZBgithub.com/windlass-dev/windlass/gen/windlass/program/v1;programv1\xa2\x02\x03WPX\xaa\x02\x13Windlass.Program.V1\xca\x02\x13Windlass\\Program\\V1\xe2\x02\x1fWindlass\\Program\\V1\\GPBMetadata\xea\x02\x15Windlass::Program::V1b\x06proto3"
 
 var (
@@ -305,26 +458,29 @@ func file_windlass_program_v1_program_proto_rawDescGZIP() []byte {
 	return file_windlass_program_v1_program_proto_rawDescData
 }
 
-var file_windlass_program_v1_program_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_program_v1_program_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_program_v1_program_proto_goTypes = []any{
 	(*Program)(nil),               // 0: windlass.program.v1.Program
 	(*ProgramSpec)(nil),           // 1: windlass.program.v1.ProgramSpec
 	(*ProgramStatus)(nil),         // 2: windlass.program.v1.ProgramStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 5: windlass.meta.v1.Condition
+	(*ProgramHost)(nil),           // 3: windlass.program.v1.ProgramHost
+	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
 }
 var file_windlass_program_v1_program_proto_depIdxs = []int32{
-	3, // 0: windlass.program.v1.Program.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	4, // 0: windlass.program.v1.Program.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1, // 1: windlass.program.v1.Program.spec:type_name -> windlass.program.v1.ProgramSpec
 	2, // 2: windlass.program.v1.Program.status:type_name -> windlass.program.v1.ProgramStatus
-	4, // 3: windlass.program.v1.ProgramStatus.start_time:type_name -> google.protobuf.Timestamp
-	5, // 4: windlass.program.v1.ProgramStatus.conditions:type_name -> windlass.meta.v1.Condition
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	5, // 3: windlass.program.v1.ProgramStatus.start_time:type_name -> google.protobuf.Timestamp
+	6, // 4: windlass.program.v1.ProgramStatus.conditions:type_name -> windlass.meta.v1.Condition
+	3, // 5: windlass.program.v1.ProgramStatus.hosts:type_name -> windlass.program.v1.ProgramHost
+	5, // 6: windlass.program.v1.ProgramHost.start_time:type_name -> google.protobuf.Timestamp
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_windlass_program_v1_program_proto_init() }
@@ -339,7 +495,7 @@ func file_windlass_program_v1_program_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_program_v1_program_proto_rawDesc), len(file_windlass_program_v1_program_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -772,6 +772,199 @@ func (x *WatchReleasesResponse) GetBookmark() bool {
 	return false
 }
 
+// Request of ReadReleaseImage.
+type ReadReleaseImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the image, or of an index that has an image for the architecture of the called process.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Ask no other process: otherwise, if the image is not on its disk, the called process reads it from another host.
+	Local         bool `protobuf:"varint,2,opt,name=local,proto3" json:"local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadReleaseImageRequest) Reset() {
+	*x = ReadReleaseImageRequest{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadReleaseImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadReleaseImageRequest) ProtoMessage() {}
+
+func (x *ReadReleaseImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadReleaseImageRequest.ProtoReflect.Descriptor instead.
+func (*ReadReleaseImageRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReadReleaseImageRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ReadReleaseImageRequest) GetLocal() bool {
+	if x != nil {
+		return x.Local
+	}
+	return false
+}
+
+// A piece of an image.
+type ReadReleaseImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes that follow those of the piece before.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadReleaseImageResponse) Reset() {
+	*x = ReadReleaseImageResponse{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadReleaseImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadReleaseImageResponse) ProtoMessage() {}
+
+func (x *ReadReleaseImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadReleaseImageResponse.ProtoReflect.Descriptor instead.
+func (*ReadReleaseImageResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReadReleaseImageResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// Request of ListReleaseSignatures.
+type ListReleaseSignaturesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the image, or of an index of images.
+	Digest        string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleaseSignaturesRequest) Reset() {
+	*x = ListReleaseSignaturesRequest{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleaseSignaturesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleaseSignaturesRequest) ProtoMessage() {}
+
+func (x *ListReleaseSignaturesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleaseSignaturesRequest.ProtoReflect.Descriptor instead.
+func (*ListReleaseSignaturesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListReleaseSignaturesRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+// Signatures of an image.
+type ListReleaseSignaturesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The signatures, as they are in the stores, in their order; at most 32.
+	Signatures    [][]byte `protobuf:"bytes,1,rep,name=signatures,proto3" json:"signatures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleaseSignaturesResponse) Reset() {
+	*x = ListReleaseSignaturesResponse{}
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleaseSignaturesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleaseSignaturesResponse) ProtoMessage() {}
+
+func (x *ListReleaseSignaturesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleaseSignaturesResponse.ProtoReflect.Descriptor instead.
+func (*ListReleaseSignaturesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListReleaseSignaturesResponse) GetSignatures() [][]byte {
+	if x != nil {
+		return x.Signatures
+	}
+	return nil
+}
+
 // Request of VerifyRelease.
 type VerifyReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -783,7 +976,7 @@ type VerifyReleaseRequest struct {
 
 func (x *VerifyReleaseRequest) Reset() {
 	*x = VerifyReleaseRequest{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +988,7 @@ func (x *VerifyReleaseRequest) String() string {
 func (*VerifyReleaseRequest) ProtoMessage() {}
 
 func (x *VerifyReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[11]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +1001,7 @@ func (x *VerifyReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReleaseRequest.ProtoReflect.Descriptor instead.
 func (*VerifyReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VerifyReleaseRequest) GetImage() string {
@@ -835,7 +1028,7 @@ type VerifyReleaseResponse struct {
 
 func (x *VerifyReleaseResponse) Reset() {
 	*x = VerifyReleaseResponse{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +1040,7 @@ func (x *VerifyReleaseResponse) String() string {
 func (*VerifyReleaseResponse) ProtoMessage() {}
 
 func (x *VerifyReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[12]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +1053,7 @@ func (x *VerifyReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReleaseResponse.ProtoReflect.Descriptor instead.
 func (*VerifyReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VerifyReleaseResponse) GetImage() string {
@@ -922,7 +1115,7 @@ type PlanReleaseRequest struct {
 
 func (x *PlanReleaseRequest) Reset() {
 	*x = PlanReleaseRequest{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1127,7 @@ func (x *PlanReleaseRequest) String() string {
 func (*PlanReleaseRequest) ProtoMessage() {}
 
 func (x *PlanReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[13]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1140,7 @@ func (x *PlanReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PlanReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanReleaseRequest) GetName() string {
@@ -1053,7 +1246,7 @@ type ReleaseManifest struct {
 
 func (x *ReleaseManifest) Reset() {
 	*x = ReleaseManifest{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1258,7 @@ func (x *ReleaseManifest) String() string {
 func (*ReleaseManifest) ProtoMessage() {}
 
 func (x *ReleaseManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[14]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1271,7 @@ func (x *ReleaseManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseManifest.ProtoReflect.Descriptor instead.
 func (*ReleaseManifest) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReleaseManifest) GetFile() string {
@@ -1195,7 +1388,7 @@ type PlanReleaseResponse struct {
 
 func (x *PlanReleaseResponse) Reset() {
 	*x = PlanReleaseResponse{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1400,7 @@ func (x *PlanReleaseResponse) String() string {
 func (*PlanReleaseResponse) ProtoMessage() {}
 
 func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[15]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1413,7 @@ func (x *PlanReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanReleaseResponse) GetSteps() []*PlanReleaseResponse_Step {
@@ -1306,7 +1499,7 @@ type WatchReleasesResponse_Event struct {
 
 func (x *WatchReleasesResponse_Event) Reset() {
 	*x = WatchReleasesResponse_Event{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1511,7 @@ func (x *WatchReleasesResponse_Event) String() string {
 func (*WatchReleasesResponse_Event) ProtoMessage() {}
 
 func (x *WatchReleasesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[16]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1562,7 @@ type VerifyReleaseResponse_Proof struct {
 
 func (x *VerifyReleaseResponse_Proof) Reset() {
 	*x = VerifyReleaseResponse_Proof{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1574,7 @@ func (x *VerifyReleaseResponse_Proof) String() string {
 func (*VerifyReleaseResponse_Proof) ProtoMessage() {}
 
 func (x *VerifyReleaseResponse_Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[17]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1587,7 @@ func (x *VerifyReleaseResponse_Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyReleaseResponse_Proof.ProtoReflect.Descriptor instead.
 func (*VerifyReleaseResponse_Proof) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{12, 0}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *VerifyReleaseResponse_Proof) GetKeyRing() string {
@@ -1452,7 +1645,7 @@ type PlanReleaseRequest_File struct {
 
 func (x *PlanReleaseRequest_File) Reset() {
 	*x = PlanReleaseRequest_File{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1657,7 @@ func (x *PlanReleaseRequest_File) String() string {
 func (*PlanReleaseRequest_File) ProtoMessage() {}
 
 func (x *PlanReleaseRequest_File) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[18]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1670,7 @@ func (x *PlanReleaseRequest_File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseRequest_File.ProtoReflect.Descriptor instead.
 func (*PlanReleaseRequest_File) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{13, 0}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *PlanReleaseRequest_File) GetName() string {
@@ -1507,7 +1700,7 @@ type PlanReleaseResponse_Chain struct {
 
 func (x *PlanReleaseResponse_Chain) Reset() {
 	*x = PlanReleaseResponse_Chain{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1712,7 @@ func (x *PlanReleaseResponse_Chain) String() string {
 func (*PlanReleaseResponse_Chain) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[19]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1725,7 @@ func (x *PlanReleaseResponse_Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Chain.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Chain) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15, 0}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *PlanReleaseResponse_Chain) GetComponent() string {
@@ -1564,7 +1757,7 @@ type PlanReleaseResponse_Step struct {
 
 func (x *PlanReleaseResponse_Step) Reset() {
 	*x = PlanReleaseResponse_Step{}
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1769,7 @@ func (x *PlanReleaseResponse_Step) String() string {
 func (*PlanReleaseResponse_Step) ProtoMessage() {}
 
 func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_update_v1_release_service_proto_msgTypes[20]
+	mi := &file_windlass_update_v1_release_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1782,7 @@ func (x *PlanReleaseResponse_Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanReleaseResponse_Step.ProtoReflect.Descriptor instead.
 func (*PlanReleaseResponse_Step) Descriptor() ([]byte, []int) {
-	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{15, 1}
+	return file_windlass_update_v1_release_service_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *PlanReleaseResponse_Step) GetRunLevel() string {
@@ -1671,7 +1864,18 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aP\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x123\n" +
-	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"8\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.windlass.update.v1.ReleaseR\x06object\"e\n" +
+	"\x17ReadReleaseImageRequest\x124\n" +
+	"\x06digest\x18\x01 \x01(\tB\x1c\xbaH\x19r\x172\x15^sha256:[0-9a-f]{64}$R\x06digest\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\bR\x05local\".\n" +
+	"\x18ReadReleaseImageResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"T\n" +
+	"\x1cListReleaseSignaturesRequest\x124\n" +
+	"\x06digest\x18\x01 \x01(\tB\x1c\xbaH\x19r\x172\x15^sha256:[0-9a-f]{64}$R\x06digest\"?\n" +
+	"\x1dListReleaseSignaturesResponse\x12\x1e\n" +
+	"\n" +
+	"signatures\x18\x01 \x03(\fR\n" +
+	"signatures\"8\n" +
 	"\x14VerifyReleaseRequest\x12 \n" +
 	"\x05image\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x05image\"\x9e\x03\n" +
@@ -1740,7 +1944,7 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\x03job\x18\x03 \x01(\bR\x03jobB\x11\n" +
 	"\x0f_manifest_countB\x11\n" +
 	"\x0f_excluded_countB\x10\n" +
-	"\x0e_removal_count2\x9b\x0e\n" +
+	"\x0e_removal_count2\xdc\x10\n" +
 	"\x0eReleaseService\x12\x8e\x01\n" +
 	"\n" +
 	"GetRelease\x12%.windlass.update.v1.GetReleaseRequest\x1a\x1b.windlass.update.v1.Release\"<\xaa\xbb\x18\x1d\n" +
@@ -1764,7 +1968,11 @@ const file_windlass_update_v1_release_service_proto_rawDesc = "" +
 	"\vPlanRelease\x12&.windlass.update.v1.PlanReleaseRequest\x1a'.windlass.update.v1.PlanReleaseResponse\">\xaa\xbb\x18\x1e\n" +
 	"\x04plan\x12\fwindlass.dev\x1a\breleases\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/releases:plan\x12\xb5\x01\n" +
 	"\rVerifyRelease\x12(.windlass.update.v1.VerifyReleaseRequest\x1a).windlass.update.v1.VerifyReleaseResponse\"O\xaa\xbb\x18-\n" +
-	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/releases:verifyB\xd9\x01\n" +
+	"\x05patch\x12\x13config.openshift.io\x1a\x0fclusterversions\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/releases:verify\x12\x97\x01\n" +
+	"\x10ReadReleaseImage\x12+.windlass.update.v1.ReadReleaseImageRequest\x1a,.windlass.update.v1.ReadReleaseImageResponse\"&\xaa\xbb\x18\"\n" +
+	"\x03get\x12\fwindlass.dev\x1a\rreleaseimages0\x01\x12\xa4\x01\n" +
+	"\x15ListReleaseSignatures\x120.windlass.update.v1.ListReleaseSignaturesRequest\x1a1.windlass.update.v1.ListReleaseSignaturesResponse\"&\xaa\xbb\x18\"\n" +
+	"\x03get\x12\fwindlass.dev\x1a\rreleaseimagesB\xd9\x01\n" +
 	"\x16com.windlass.update.v1B\x13ReleaseServiceProtoP\x01Z@github.com/windlass-dev/windlass/gen/windlass/update/v1;updatev1\xa2\x02\x03WUX\xaa\x02\x12Windlass.Update.V1\xca\x02\x12Windlass\\Update\\V1\xe2\x02\x1eWindlass\\Update\\V1\\GPBMetadata\xea\x02\x14Windlass::Update::V1b\x06proto3"
 
 var (
@@ -1779,68 +1987,72 @@ func file_windlass_update_v1_release_service_proto_rawDescGZIP() []byte {
 	return file_windlass_update_v1_release_service_proto_rawDescData
 }
 
-var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_windlass_update_v1_release_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_windlass_update_v1_release_service_proto_goTypes = []any{
-	(*GetReleaseRequest)(nil),           // 0: windlass.update.v1.GetReleaseRequest
-	(*ListReleasesRequest)(nil),         // 1: windlass.update.v1.ListReleasesRequest
-	(*ReleaseList)(nil),                 // 2: windlass.update.v1.ReleaseList
-	(*CreateReleaseRequest)(nil),        // 3: windlass.update.v1.CreateReleaseRequest
-	(*UpdateReleaseRequest)(nil),        // 4: windlass.update.v1.UpdateReleaseRequest
-	(*PatchReleaseRequest)(nil),         // 5: windlass.update.v1.PatchReleaseRequest
-	(*ApplyReleaseRequest)(nil),         // 6: windlass.update.v1.ApplyReleaseRequest
-	(*UpdateReleaseStatusRequest)(nil),  // 7: windlass.update.v1.UpdateReleaseStatusRequest
-	(*DeleteReleaseRequest)(nil),        // 8: windlass.update.v1.DeleteReleaseRequest
-	(*WatchReleasesRequest)(nil),        // 9: windlass.update.v1.WatchReleasesRequest
-	(*WatchReleasesResponse)(nil),       // 10: windlass.update.v1.WatchReleasesResponse
-	(*VerifyReleaseRequest)(nil),        // 11: windlass.update.v1.VerifyReleaseRequest
-	(*VerifyReleaseResponse)(nil),       // 12: windlass.update.v1.VerifyReleaseResponse
-	(*PlanReleaseRequest)(nil),          // 13: windlass.update.v1.PlanReleaseRequest
-	(*ReleaseManifest)(nil),             // 14: windlass.update.v1.ReleaseManifest
-	(*PlanReleaseResponse)(nil),         // 15: windlass.update.v1.PlanReleaseResponse
-	(*WatchReleasesResponse_Event)(nil), // 16: windlass.update.v1.WatchReleasesResponse.Event
-	(*VerifyReleaseResponse_Proof)(nil), // 17: windlass.update.v1.VerifyReleaseResponse.Proof
-	(*PlanReleaseRequest_File)(nil),     // 18: windlass.update.v1.PlanReleaseRequest.File
-	(*PlanReleaseResponse_Chain)(nil),   // 19: windlass.update.v1.PlanReleaseResponse.Chain
-	(*PlanReleaseResponse_Step)(nil),    // 20: windlass.update.v1.PlanReleaseResponse.Step
-	(*fieldmaskpb.FieldMask)(nil),       // 21: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                 // 22: windlass.meta.v1.ListMeta
-	(*Release)(nil),                     // 23: windlass.update.v1.Release
-	(*httpbody.HttpBody)(nil),           // 24: google.api.HttpBody
-	(*v1.Preconditions)(nil),            // 25: windlass.meta.v1.Preconditions
-	(*v1.ObjectReference)(nil),          // 26: windlass.meta.v1.ObjectReference
-	(*Capabilities)(nil),                // 27: windlass.update.v1.Capabilities
-	(*ComponentOverride)(nil),           // 28: windlass.update.v1.ComponentOverride
-	(*OperandVersion)(nil),              // 29: windlass.update.v1.OperandVersion
-	(*ReleaseKind)(nil),                 // 30: windlass.update.v1.ReleaseKind
-	(*ReleaseLeftover)(nil),             // 31: windlass.update.v1.ReleaseLeftover
-	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
+	(*GetReleaseRequest)(nil),             // 0: windlass.update.v1.GetReleaseRequest
+	(*ListReleasesRequest)(nil),           // 1: windlass.update.v1.ListReleasesRequest
+	(*ReleaseList)(nil),                   // 2: windlass.update.v1.ReleaseList
+	(*CreateReleaseRequest)(nil),          // 3: windlass.update.v1.CreateReleaseRequest
+	(*UpdateReleaseRequest)(nil),          // 4: windlass.update.v1.UpdateReleaseRequest
+	(*PatchReleaseRequest)(nil),           // 5: windlass.update.v1.PatchReleaseRequest
+	(*ApplyReleaseRequest)(nil),           // 6: windlass.update.v1.ApplyReleaseRequest
+	(*UpdateReleaseStatusRequest)(nil),    // 7: windlass.update.v1.UpdateReleaseStatusRequest
+	(*DeleteReleaseRequest)(nil),          // 8: windlass.update.v1.DeleteReleaseRequest
+	(*WatchReleasesRequest)(nil),          // 9: windlass.update.v1.WatchReleasesRequest
+	(*WatchReleasesResponse)(nil),         // 10: windlass.update.v1.WatchReleasesResponse
+	(*ReadReleaseImageRequest)(nil),       // 11: windlass.update.v1.ReadReleaseImageRequest
+	(*ReadReleaseImageResponse)(nil),      // 12: windlass.update.v1.ReadReleaseImageResponse
+	(*ListReleaseSignaturesRequest)(nil),  // 13: windlass.update.v1.ListReleaseSignaturesRequest
+	(*ListReleaseSignaturesResponse)(nil), // 14: windlass.update.v1.ListReleaseSignaturesResponse
+	(*VerifyReleaseRequest)(nil),          // 15: windlass.update.v1.VerifyReleaseRequest
+	(*VerifyReleaseResponse)(nil),         // 16: windlass.update.v1.VerifyReleaseResponse
+	(*PlanReleaseRequest)(nil),            // 17: windlass.update.v1.PlanReleaseRequest
+	(*ReleaseManifest)(nil),               // 18: windlass.update.v1.ReleaseManifest
+	(*PlanReleaseResponse)(nil),           // 19: windlass.update.v1.PlanReleaseResponse
+	(*WatchReleasesResponse_Event)(nil),   // 20: windlass.update.v1.WatchReleasesResponse.Event
+	(*VerifyReleaseResponse_Proof)(nil),   // 21: windlass.update.v1.VerifyReleaseResponse.Proof
+	(*PlanReleaseRequest_File)(nil),       // 22: windlass.update.v1.PlanReleaseRequest.File
+	(*PlanReleaseResponse_Chain)(nil),     // 23: windlass.update.v1.PlanReleaseResponse.Chain
+	(*PlanReleaseResponse_Step)(nil),      // 24: windlass.update.v1.PlanReleaseResponse.Step
+	(*fieldmaskpb.FieldMask)(nil),         // 25: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                   // 26: windlass.meta.v1.ListMeta
+	(*Release)(nil),                       // 27: windlass.update.v1.Release
+	(*httpbody.HttpBody)(nil),             // 28: google.api.HttpBody
+	(*v1.Preconditions)(nil),              // 29: windlass.meta.v1.Preconditions
+	(*v1.ObjectReference)(nil),            // 30: windlass.meta.v1.ObjectReference
+	(*Capabilities)(nil),                  // 31: windlass.update.v1.Capabilities
+	(*ComponentOverride)(nil),             // 32: windlass.update.v1.ComponentOverride
+	(*OperandVersion)(nil),                // 33: windlass.update.v1.OperandVersion
+	(*ReleaseKind)(nil),                   // 34: windlass.update.v1.ReleaseKind
+	(*ReleaseLeftover)(nil),               // 35: windlass.update.v1.ReleaseLeftover
+	(*timestamppb.Timestamp)(nil),         // 36: google.protobuf.Timestamp
 }
 var file_windlass_update_v1_release_service_proto_depIdxs = []int32{
-	21, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	22, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
-	23, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
-	23, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	23, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
-	24, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
-	23, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
-	23, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
-	25, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	16, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
-	17, // 10: windlass.update.v1.VerifyReleaseResponse.proofs:type_name -> windlass.update.v1.VerifyReleaseResponse.Proof
-	18, // 11: windlass.update.v1.PlanReleaseRequest.files:type_name -> windlass.update.v1.PlanReleaseRequest.File
-	26, // 12: windlass.update.v1.PlanReleaseRequest.inventory:type_name -> windlass.meta.v1.ObjectReference
-	27, // 13: windlass.update.v1.PlanReleaseRequest.capabilities:type_name -> windlass.update.v1.Capabilities
-	28, // 14: windlass.update.v1.PlanReleaseRequest.overrides:type_name -> windlass.update.v1.ComponentOverride
-	26, // 15: windlass.update.v1.ReleaseManifest.object:type_name -> windlass.meta.v1.ObjectReference
-	29, // 16: windlass.update.v1.ReleaseManifest.versions:type_name -> windlass.update.v1.OperandVersion
-	20, // 17: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
-	14, // 18: windlass.update.v1.PlanReleaseResponse.manifests:type_name -> windlass.update.v1.ReleaseManifest
-	30, // 19: windlass.update.v1.PlanReleaseResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
-	31, // 20: windlass.update.v1.PlanReleaseResponse.removals:type_name -> windlass.update.v1.ReleaseLeftover
-	23, // 21: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
-	32, // 22: windlass.update.v1.VerifyReleaseResponse.Proof.signed_time:type_name -> google.protobuf.Timestamp
-	32, // 23: windlass.update.v1.VerifyReleaseResponse.Proof.expiration_time:type_name -> google.protobuf.Timestamp
-	19, // 24: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
+	25, // 0: windlass.update.v1.ListReleasesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	26, // 1: windlass.update.v1.ReleaseList.metadata:type_name -> windlass.meta.v1.ListMeta
+	27, // 2: windlass.update.v1.ReleaseList.items:type_name -> windlass.update.v1.Release
+	27, // 3: windlass.update.v1.CreateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	27, // 4: windlass.update.v1.UpdateReleaseRequest.release:type_name -> windlass.update.v1.Release
+	28, // 5: windlass.update.v1.PatchReleaseRequest.patch:type_name -> google.api.HttpBody
+	27, // 6: windlass.update.v1.ApplyReleaseRequest.release:type_name -> windlass.update.v1.Release
+	27, // 7: windlass.update.v1.UpdateReleaseStatusRequest.release:type_name -> windlass.update.v1.Release
+	29, // 8: windlass.update.v1.DeleteReleaseRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	20, // 9: windlass.update.v1.WatchReleasesResponse.events:type_name -> windlass.update.v1.WatchReleasesResponse.Event
+	21, // 10: windlass.update.v1.VerifyReleaseResponse.proofs:type_name -> windlass.update.v1.VerifyReleaseResponse.Proof
+	22, // 11: windlass.update.v1.PlanReleaseRequest.files:type_name -> windlass.update.v1.PlanReleaseRequest.File
+	30, // 12: windlass.update.v1.PlanReleaseRequest.inventory:type_name -> windlass.meta.v1.ObjectReference
+	31, // 13: windlass.update.v1.PlanReleaseRequest.capabilities:type_name -> windlass.update.v1.Capabilities
+	32, // 14: windlass.update.v1.PlanReleaseRequest.overrides:type_name -> windlass.update.v1.ComponentOverride
+	30, // 15: windlass.update.v1.ReleaseManifest.object:type_name -> windlass.meta.v1.ObjectReference
+	33, // 16: windlass.update.v1.ReleaseManifest.versions:type_name -> windlass.update.v1.OperandVersion
+	24, // 17: windlass.update.v1.PlanReleaseResponse.steps:type_name -> windlass.update.v1.PlanReleaseResponse.Step
+	18, // 18: windlass.update.v1.PlanReleaseResponse.manifests:type_name -> windlass.update.v1.ReleaseManifest
+	34, // 19: windlass.update.v1.PlanReleaseResponse.unserved:type_name -> windlass.update.v1.ReleaseKind
+	35, // 20: windlass.update.v1.PlanReleaseResponse.removals:type_name -> windlass.update.v1.ReleaseLeftover
+	27, // 21: windlass.update.v1.WatchReleasesResponse.Event.object:type_name -> windlass.update.v1.Release
+	36, // 22: windlass.update.v1.VerifyReleaseResponse.Proof.signed_time:type_name -> google.protobuf.Timestamp
+	36, // 23: windlass.update.v1.VerifyReleaseResponse.Proof.expiration_time:type_name -> google.protobuf.Timestamp
+	23, // 24: windlass.update.v1.PlanReleaseResponse.Step.chains:type_name -> windlass.update.v1.PlanReleaseResponse.Chain
 	0,  // 25: windlass.update.v1.ReleaseService.GetRelease:input_type -> windlass.update.v1.GetReleaseRequest
 	1,  // 26: windlass.update.v1.ReleaseService.ListReleases:input_type -> windlass.update.v1.ListReleasesRequest
 	3,  // 27: windlass.update.v1.ReleaseService.CreateRelease:input_type -> windlass.update.v1.CreateReleaseRequest
@@ -1850,21 +2062,25 @@ var file_windlass_update_v1_release_service_proto_depIdxs = []int32{
 	7,  // 31: windlass.update.v1.ReleaseService.UpdateReleaseStatus:input_type -> windlass.update.v1.UpdateReleaseStatusRequest
 	8,  // 32: windlass.update.v1.ReleaseService.DeleteRelease:input_type -> windlass.update.v1.DeleteReleaseRequest
 	9,  // 33: windlass.update.v1.ReleaseService.WatchReleases:input_type -> windlass.update.v1.WatchReleasesRequest
-	13, // 34: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
-	11, // 35: windlass.update.v1.ReleaseService.VerifyRelease:input_type -> windlass.update.v1.VerifyReleaseRequest
-	23, // 36: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
-	2,  // 37: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
-	23, // 38: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
-	23, // 39: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
-	23, // 40: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
-	23, // 41: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
-	23, // 42: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
-	23, // 43: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
-	10, // 44: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
-	15, // 45: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
-	12, // 46: windlass.update.v1.ReleaseService.VerifyRelease:output_type -> windlass.update.v1.VerifyReleaseResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
+	17, // 34: windlass.update.v1.ReleaseService.PlanRelease:input_type -> windlass.update.v1.PlanReleaseRequest
+	15, // 35: windlass.update.v1.ReleaseService.VerifyRelease:input_type -> windlass.update.v1.VerifyReleaseRequest
+	11, // 36: windlass.update.v1.ReleaseService.ReadReleaseImage:input_type -> windlass.update.v1.ReadReleaseImageRequest
+	13, // 37: windlass.update.v1.ReleaseService.ListReleaseSignatures:input_type -> windlass.update.v1.ListReleaseSignaturesRequest
+	27, // 38: windlass.update.v1.ReleaseService.GetRelease:output_type -> windlass.update.v1.Release
+	2,  // 39: windlass.update.v1.ReleaseService.ListReleases:output_type -> windlass.update.v1.ReleaseList
+	27, // 40: windlass.update.v1.ReleaseService.CreateRelease:output_type -> windlass.update.v1.Release
+	27, // 41: windlass.update.v1.ReleaseService.UpdateRelease:output_type -> windlass.update.v1.Release
+	27, // 42: windlass.update.v1.ReleaseService.PatchRelease:output_type -> windlass.update.v1.Release
+	27, // 43: windlass.update.v1.ReleaseService.ApplyRelease:output_type -> windlass.update.v1.Release
+	27, // 44: windlass.update.v1.ReleaseService.UpdateReleaseStatus:output_type -> windlass.update.v1.Release
+	27, // 45: windlass.update.v1.ReleaseService.DeleteRelease:output_type -> windlass.update.v1.Release
+	10, // 46: windlass.update.v1.ReleaseService.WatchReleases:output_type -> windlass.update.v1.WatchReleasesResponse
+	19, // 47: windlass.update.v1.ReleaseService.PlanRelease:output_type -> windlass.update.v1.PlanReleaseResponse
+	16, // 48: windlass.update.v1.ReleaseService.VerifyRelease:output_type -> windlass.update.v1.VerifyReleaseResponse
+	12, // 49: windlass.update.v1.ReleaseService.ReadReleaseImage:output_type -> windlass.update.v1.ReadReleaseImageResponse
+	14, // 50: windlass.update.v1.ReleaseService.ListReleaseSignatures:output_type -> windlass.update.v1.ListReleaseSignaturesResponse
+	38, // [38:51] is the sub-list for method output_type
+	25, // [25:38] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name
@@ -1878,14 +2094,14 @@ func file_windlass_update_v1_release_service_proto_init() {
 	file_windlass_update_v1_cluster_operator_proto_init()
 	file_windlass_update_v1_cluster_version_proto_init()
 	file_windlass_update_v1_release_proto_init()
-	file_windlass_update_v1_release_service_proto_msgTypes[15].OneofWrappers = []any{}
+	file_windlass_update_v1_release_service_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_update_v1_release_service_proto_rawDesc), len(file_windlass_update_v1_release_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

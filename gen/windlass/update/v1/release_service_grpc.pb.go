@@ -23,17 +23,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReleaseService_GetRelease_FullMethodName          = "/windlass.update.v1.ReleaseService/GetRelease"
-	ReleaseService_ListReleases_FullMethodName        = "/windlass.update.v1.ReleaseService/ListReleases"
-	ReleaseService_CreateRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/CreateRelease"
-	ReleaseService_UpdateRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/UpdateRelease"
-	ReleaseService_PatchRelease_FullMethodName        = "/windlass.update.v1.ReleaseService/PatchRelease"
-	ReleaseService_ApplyRelease_FullMethodName        = "/windlass.update.v1.ReleaseService/ApplyRelease"
-	ReleaseService_UpdateReleaseStatus_FullMethodName = "/windlass.update.v1.ReleaseService/UpdateReleaseStatus"
-	ReleaseService_DeleteRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/DeleteRelease"
-	ReleaseService_WatchReleases_FullMethodName       = "/windlass.update.v1.ReleaseService/WatchReleases"
-	ReleaseService_PlanRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/PlanRelease"
-	ReleaseService_VerifyRelease_FullMethodName       = "/windlass.update.v1.ReleaseService/VerifyRelease"
+	ReleaseService_GetRelease_FullMethodName            = "/windlass.update.v1.ReleaseService/GetRelease"
+	ReleaseService_ListReleases_FullMethodName          = "/windlass.update.v1.ReleaseService/ListReleases"
+	ReleaseService_CreateRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/CreateRelease"
+	ReleaseService_UpdateRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/UpdateRelease"
+	ReleaseService_PatchRelease_FullMethodName          = "/windlass.update.v1.ReleaseService/PatchRelease"
+	ReleaseService_ApplyRelease_FullMethodName          = "/windlass.update.v1.ReleaseService/ApplyRelease"
+	ReleaseService_UpdateReleaseStatus_FullMethodName   = "/windlass.update.v1.ReleaseService/UpdateReleaseStatus"
+	ReleaseService_DeleteRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/DeleteRelease"
+	ReleaseService_WatchReleases_FullMethodName         = "/windlass.update.v1.ReleaseService/WatchReleases"
+	ReleaseService_PlanRelease_FullMethodName           = "/windlass.update.v1.ReleaseService/PlanRelease"
+	ReleaseService_VerifyRelease_FullMethodName         = "/windlass.update.v1.ReleaseService/VerifyRelease"
+	ReleaseService_ReadReleaseImage_FullMethodName      = "/windlass.update.v1.ReleaseService/ReadReleaseImage"
+	ReleaseService_ListReleaseSignatures_FullMethodName = "/windlass.update.v1.ReleaseService/ListReleaseSignatures"
 )
 
 // ReleaseServiceClient is the client API for ReleaseService service.
@@ -70,6 +72,12 @@ type ReleaseServiceClient interface {
 	// update
 	// to it would. Nothing is changed.
 	VerifyRelease(ctx context.Context, in *VerifyReleaseRequest, opts ...grpc.CallOption) (*VerifyReleaseResponse, error)
+	// ReadReleaseImage returns an image that is on the disk of the called process, as a tar archive of its parts by their
+	// digests, in pieces. Processes on other hosts and supervisors read images with it that are nowhere else. It fails
+	// with NOT_FOUND if the image is not there.
+	ReadReleaseImage(ctx context.Context, in *ReadReleaseImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadReleaseImageResponse], error)
+	// ListReleaseSignatures returns the signatures of an image that are on the disk of the called process.
+	ListReleaseSignatures(ctx context.Context, in *ListReleaseSignaturesRequest, opts ...grpc.CallOption) (*ListReleaseSignaturesResponse, error)
 }
 
 type releaseServiceClient struct {
@@ -199,6 +207,35 @@ func (c *releaseServiceClient) VerifyRelease(ctx context.Context, in *VerifyRele
 	return out, nil
 }
 
+func (c *releaseServiceClient) ReadReleaseImage(ctx context.Context, in *ReadReleaseImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadReleaseImageResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ReleaseService_ServiceDesc.Streams[1], ReleaseService_ReadReleaseImage_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadReleaseImageRequest, ReadReleaseImageResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ReleaseService_ReadReleaseImageClient = grpc.ServerStreamingClient[ReadReleaseImageResponse]
+
+func (c *releaseServiceClient) ListReleaseSignatures(ctx context.Context, in *ListReleaseSignaturesRequest, opts ...grpc.CallOption) (*ListReleaseSignaturesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReleaseSignaturesResponse)
+	err := c.cc.Invoke(ctx, ReleaseService_ListReleaseSignatures_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReleaseServiceServer is the server API for ReleaseService service.
 // All implementations must embed UnimplementedReleaseServiceServer
 // for forward compatibility.
@@ -233,6 +270,12 @@ type ReleaseServiceServer interface {
 	// update
 	// to it would. Nothing is changed.
 	VerifyRelease(context.Context, *VerifyReleaseRequest) (*VerifyReleaseResponse, error)
+	// ReadReleaseImage returns an image that is on the disk of the called process, as a tar archive of its parts by their
+	// digests, in pieces. Processes on other hosts and supervisors read images with it that are nowhere else. It fails
+	// with NOT_FOUND if the image is not there.
+	ReadReleaseImage(*ReadReleaseImageRequest, grpc.ServerStreamingServer[ReadReleaseImageResponse]) error
+	// ListReleaseSignatures returns the signatures of an image that are on the disk of the called process.
+	ListReleaseSignatures(context.Context, *ListReleaseSignaturesRequest) (*ListReleaseSignaturesResponse, error)
 	mustEmbedUnimplementedReleaseServiceServer()
 }
 
@@ -275,6 +318,12 @@ func (UnimplementedReleaseServiceServer) PlanRelease(context.Context, *PlanRelea
 }
 func (UnimplementedReleaseServiceServer) VerifyRelease(context.Context, *VerifyReleaseRequest) (*VerifyReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method VerifyRelease not implemented")
+}
+func (UnimplementedReleaseServiceServer) ReadReleaseImage(*ReadReleaseImageRequest, grpc.ServerStreamingServer[ReadReleaseImageResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadReleaseImage not implemented")
+}
+func (UnimplementedReleaseServiceServer) ListReleaseSignatures(context.Context, *ListReleaseSignaturesRequest) (*ListReleaseSignaturesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReleaseSignatures not implemented")
 }
 func (UnimplementedReleaseServiceServer) mustEmbedUnimplementedReleaseServiceServer() {}
 func (UnimplementedReleaseServiceServer) testEmbeddedByValue()                        {}
@@ -488,6 +537,35 @@ func _ReleaseService_VerifyRelease_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReleaseService_ReadReleaseImage_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadReleaseImageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ReleaseServiceServer).ReadReleaseImage(m, &grpc.GenericServerStream[ReadReleaseImageRequest, ReadReleaseImageResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ReleaseService_ReadReleaseImageServer = grpc.ServerStreamingServer[ReadReleaseImageResponse]
+
+func _ReleaseService_ListReleaseSignatures_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReleaseSignaturesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReleaseServiceServer).ListReleaseSignatures(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReleaseService_ListReleaseSignatures_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReleaseServiceServer).ListReleaseSignatures(ctx, req.(*ListReleaseSignaturesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReleaseService_ServiceDesc is the grpc.ServiceDesc for ReleaseService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -535,11 +613,20 @@ var ReleaseService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "VerifyRelease",
 			Handler:    _ReleaseService_VerifyRelease_Handler,
 		},
+		{
+			MethodName: "ListReleaseSignatures",
+			Handler:    _ReleaseService_ListReleaseSignatures_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WatchReleases",
 			Handler:       _ReleaseService_WatchReleases_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadReleaseImage",
+			Handler:       _ReleaseService_ReadReleaseImage_Handler,
 			ServerStreams: true,
 		},
 	},
