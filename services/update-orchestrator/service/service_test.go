@@ -1029,8 +1029,8 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 	for pkg := range apply.Packages() {
 		owners[pkg] = nil // no service is called
 	}
-	applier,
-		err := apply.New(nil, owners, release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet})
+	applier, err := apply.New(nil, owners,
+		release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet}, topology.Names())
 	if err != nil {
 		t.Fatal(err)
 	}
