@@ -115,7 +115,8 @@ type Applier struct {
 func New(tables *kinds.Tables, owners Owners, cluster release.Cluster, runs []string) (*Applier, error) {
 	k, err := owners.kinds()
 	return &Applier{
-		tables: tables, kinds: k, cluster: cluster, runs: runs, pods: schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
+		tables: tables, kinds: k, cluster: cluster, runs: runs,
+		pods:  schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
 		nodes: owners["windlass.config.v1"], custom: owners[ownKinds],
 	}, err
 }

@@ -20,8 +20,8 @@ import (
 // turnEvery is how often it is decided which program changes on which host.
 const turnEvery = 500 * time.Millisecond
 
-// ProgramsView returns what is known of the programs of a cluster whose control plane is on hosts; false while the hosts
-// are not known.
+// ProgramsView returns what is known of the programs of a cluster whose control plane is on hosts; false while the
+// hosts are not known.
 func (c *Controller) ProgramsView() (plan.ProgramsView, bool) {
 	v := plan.ProgramsView{Programs: c.Tables.Programs.All(), Order: topology.UpdateOrder()}
 	if c.Hosts == nil {
@@ -47,7 +47,7 @@ func (c *Controller) turns(ctx context.Context, _ string) (time.Time, error) {
 	return again, nil
 }
 
-// turn writes what becomes of a program.
+// turn writes what happens to a program.
 func (c *Controller) turn(ctx context.Context, t plan.ProgramTurn, hosts []plan.ProgramHost) error {
 	next := t.Applied(hosts, now())
 	if proto.Equal(next, t.Program) {

@@ -138,8 +138,9 @@ func programFaults(p *programv1.Program) []object.Fault {
 		return nil
 	}
 	return []object.Fault{{
-		Path:        "metadata.name",
-		Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.UpdateOrder())), ", "),
+		Path: "metadata.name",
+		Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.UpdateOrder())),
+			", "),
 	}}
 }
 

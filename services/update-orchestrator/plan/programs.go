@@ -40,7 +40,7 @@ type ProgramsView struct {
 	Hosts    []ProgramHost
 }
 
-// ProgramTurn is what becomes of a program.
+// ProgramTurn is what happens to a program.
 type ProgramTurn struct {
 	Program *programv1.Program
 	Turn    string // host that may change it, or that it is being changed on; empty if none
@@ -51,9 +51,9 @@ type ProgramTurn struct {
 	Message string
 }
 
-// Programs says on which host which program may change to what is wanted: one program on one host at a time, those whose
-// process does not serve first, the leader's last. A process that serves is only taken down while those of all other
-// hosts serve. Once a host had to go back, no other one is changed.
+// Programs says on which host which program may change to what is wanted: one program on one host at a time, those
+// whose process does not serve first, the leader's last. A process that serves is only taken down while those of all
+// other hosts serve. Once a host had to go back, no other one is changed.
 func Programs(v ProgramsView) []ProgramTurn {
 	programs := slices.Clone(v.Programs)
 	place := func(p *programv1.Program) int { return slices.Index(v.Order, p.GetMetadata().GetName()) }
@@ -146,16 +146,15 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 	t.Turn = changing(p, hosts)
 	switch {
 	case t.Turn != "":
-		said := reportOf(p, t.Turn)
 		t.Failed, t.Reason = false, ProgramOnHost
-		t.Message = fmt.Sprintf("%s; host %s changes: %s", count, t.Turn,
-			cmp.Or(said.GetMessage(), "its supervisor has said nothing about it yet"))
-		switch {
+		switch said := reportOf(p, t.Turn); {
 		case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == t.Turn && !h.Present }):
 			t.Reason = ProgramHostAway
 			t.Message = fmt.Sprintf("%s; host %s changes, and %s", count, t.Turn, awayText)
-		case onTrial(said):
-			t.Reason = said.GetReason()
+		case said == nil || said.GetReason() == "AwaitsTurn":
+			t.Message = fmt.Sprintf("%s; host %s is next, and its supervisor has not begun yet", count, t.Turn)
+		default:
+			t.Message = fmt.Sprintf("%s; host %s changes: %s", count, t.Turn, said.GetMessage())
 		}
 	case t.Failed:
 	case len(hosts) == 0:
@@ -195,9 +194,14 @@ func nextHost(program string, lack, hosts []ProgramHost) (turn, reason, message 
 		return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next, since its process does not serve", next.Name)
 	}
 	for _, h := range hosts {
-		if h.Name != next.Name && !slices.Contains(h.Serving, program) {
+		switch {
+		case h.Name == next.Name || slices.Contains(h.Serving, program):
+		case !h.Present:
+			return "", ProgramHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next.Name, h.Name,
+				awayText)
+		default:
 			return "", ProgramHostUnfit, fmt.Sprintf(
-				"host %s is next, and waits until the process of host %s serves, since one less would not", next.Name, h.Name)
+				"host %s is next, and waits until the process of host %s serves: only one may be missing", next.Name, h.Name)
 		}
 	}
 	return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next", next.Name)
@@ -218,8 +222,8 @@ func namesOf(hosts []ProgramHost) string {
 	return strings.Join(names, ", ")
 }
 
-// Applied returns the program with what follows from the turn: its status, and the finalizer that keeps it until no host
-// needs it any more.
+// Applied returns the program with what follows from the turn: its status, and the finalizer that keeps it until no
+// host needs it any more.
 func (t ProgramTurn) Applied(hosts []ProgramHost, now time.Time) *programv1.Program {
 	next := proto.CloneOf(t.Program)
 	next.Status = t.status(hosts, now)

@@ -38,7 +38,8 @@ func (s *Program) PlanPrograms(_ context.Context, req *programv1.PlanProgramsReq
 	case len(req.GetHosts()) > 0:
 		return nil, rpcerr.Invalid(object.Fault{Path: "hosts", Description: "must be given together with programs"})
 	case !known:
-		return nil, rpcerr.Unavailable("the hosts of the control plane are not known: there are none, or etcd does not answer")
+		return nil,
+			rpcerr.Unavailable("the hosts of the control plane are not known: there are none, or etcd does not answer")
 	}
 	out := &programv1.PlanProgramsResponse{}
 	for _, t := range plan.Programs(v) {

@@ -120,7 +120,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Stores:   cfg.stores,
 		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: turns.Of(queries),
 		Trials: turns.Of(trials), Snapshots: taker,
-		Supervised: cfg.supervised, Hosts: hosts(p), Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
+		Supervised: cfg.supervised, Hosts: hosts(p), Services: services, Self: cfg.Name, Program: program,
+		Arch:      runtime.GOARCH,
 		Poll:      cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})

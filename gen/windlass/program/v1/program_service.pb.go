@@ -991,7 +991,7 @@ func (x *PlanProgramsRequest_Host) GetLeading() []string {
 	return nil
 }
 
-// What becomes of a program.
+// What happens to a program.
 type PlanProgramsResponse_Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the program.
