@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -211,7 +213,17 @@ func look(ctx context.Context, t client.Target, c *cluster.Cluster) (view, error
 			&updatev1.ListClusterOperatorsRequest{})
 		v.operator, v.operatorErr = list.GetItems(), err
 	})
+	if c == nil {
+		all.Go(func() {
+			list, err := hostv1.NewHostServiceClient(conn).ListHosts(ctx, &hostv1.ListHostsRequest{})
+			v.hosts, v.hostsErr = list.GetItems(), err
+		})
+	}
 	all.Wait()
+	v.onHosts = slices.ContainsFunc(v.services, func(s service) bool { return s.name == topology.ProviderInventory })
+	if !v.onHosts {
+		v.hosts, v.hostsErr = nil, nil
+	}
 	return v, nil
 }
 
@@ -239,6 +251,9 @@ func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 		absent           bool
 	}
 	names := topology.Names()
+	if viaGateway {
+		names = append(names, topology.ProviderInventory) // absent where the control plane is not on hosts
+	}
 	answers := make([]answer, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {

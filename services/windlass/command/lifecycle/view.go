@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -31,8 +32,10 @@ type view struct {
 	wanted   int // desired number of machines of all sets
 	nodes    []*nodev1.Node
 	operator []*updatev1.ClusterOperator
+	hosts    []*hostv1.Host
+	onHosts  bool // the control plane is on hosts
 
-	quorumErr, machinesErr, nodesErr, operatorErr error
+	quorumErr, machinesErr, nodesErr, operatorErr, hostsErr error
 }
 
 // freshFor is the maximum age of the guardian's observation without a warning: it observes about every second.
@@ -56,7 +59,7 @@ func (v view) problems() []string {
 		}
 	}
 	services = append(services, v.refusals()...)
-	rest := slices.Concat(v.nodeProblems(), v.machineProblems(), v.operatorProblems())
+	rest := slices.Concat(v.hostProblems(), v.nodeProblems(), v.machineProblems(), v.operatorProblems())
 	if v.quorumErr == nil && v.quorum.GetHealthyVoters() < v.quorum.GetMajority() {
 		return slices.Concat(v.quorumProblems(), services, rest) // the cause of the services' problems
 	}
@@ -73,6 +76,7 @@ func (v view) unseen() []string {
 		{"etcd voters", v.quorumErr},
 		{"machines", v.machinesErr},
 		{"nodes", v.nodesErr},
+		{"hosts", v.hostsErr},
 		{"cluster operators", v.operatorErr},
 	} {
 		if hidden(part.err) {
@@ -215,13 +219,50 @@ func (v view) machineProblems() []string {
 	var out []string
 	for _, m := range v.machines {
 		if phase := m.GetStatus().GetPhase(); phase != "Running" {
-			out = append(out, fmt.Sprintf("machine %s is %s", m.GetMetadata().GetName(), cmp.Or(phase, "new")))
+			st := m.GetStatus()
+			text := fmt.Sprintf("machine %s is %s", m.GetMetadata().GetName(), cmp.Or(phase, "new"))
+			if why := cmp.Or(st.GetErrorMessage(), st.GetLastOperation().GetDescription()); why != "" {
+				text += ": " + why
+			}
+			out = append(out, text)
 		}
 	}
 	if len(v.machines) != v.wanted {
 		out = append(out, fmt.Sprintf("there are %d machines, but %d are desired", len(v.machines), v.wanted))
 	}
 	return out
+}
+
+// hostProblems names the hosts that need an intervention and have a machine, or cannot have one.
+func (v view) hostProblems() []string {
+	switch {
+	case !v.onHosts:
+		return nil
+	case v.hostsErr != nil:
+		return v.unread("the hosts", v.hostsErr)
+	}
+	var out []string
+	for _, h := range v.hosts {
+		st := h.GetStatus()
+		if st.GetUnblock() != "" && (st.GetMachineRef() != nil || st.GetPhase() == "Quarantined") {
+			out = append(out, fmt.Sprintf("host %s is %s%s; %s", h.GetMetadata().GetName(), st.GetPhase(),
+				v.because(st.GetLastTransitionTime().AsTime(), st.GetMessage()), st.GetUnblock()))
+		}
+	}
+	return out
+}
+
+// hostsText counts the hosts by their phases.
+func (v view) hostsText() string {
+	count := map[string]int{}
+	for _, h := range v.hosts {
+		count[cmp.Or(h.GetStatus().GetPhase(), "new")]++
+	}
+	text := fmt.Sprint(len(v.hosts))
+	for i, phase := range slices.Sorted(maps.Keys(count)) {
+		text += fmt.Sprintf("%s%d %s", map[bool]string{true: ": ", false: ", "}[i == 0], count[phase], phase)
+	}
+	return text
 }
 
 func (v view) running() (n int) {
@@ -287,6 +328,9 @@ func (v view) lines() []string {
 	add("Quorum", v.quorumErr, "%s, %d of %d voters healthy%s", q.GetPhase(), q.GetHealthyVoters(), q.GetVoters(), seen)
 	if w := q.GetWaitsFor(); w != "" {
 		out = append(out, "             waits for "+w)
+	}
+	if v.onHosts {
+		add("Hosts", v.hostsErr, "%s", v.hostsText())
 	}
 	add("Machines", v.machinesErr, "%d of %d run", v.running(), v.wanted)
 	ready := 0

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -101,6 +102,29 @@ func TestStatusNamesEverythingThatIsNotReady(t *testing.T) {
 				v.quorum.Members = []*etcdv1.Member{{Name: "a"}, {Name: "b", Alarms: []string{"NOSPACE"}}}
 			},
 			[]string{"etcd rejects changes: the database of member b has reached its quota (`windlass quorum`)"},
+		},
+		{
+			"machines that wait for hosts, and a host that lost its machine",
+			func(v *view) {
+				v.onHosts = true
+				v.machines[1].Status.Phase = proto.String("Provisioning")
+				v.machines[1].Status.LastOperation = &machinev1.LastOperation{Description: "0 of 1 hosts match: 1 in use"}
+				v.hosts = []*hostv1.Host{
+					{Metadata: &metav1.ObjectMeta{Name: "h1"}, Status: &hostv1.HostStatus{
+						Phase: proto.String("InUse"), MachineRef: &metav1.ObjectReference{Name: "a"},
+						Message: proto.String("machine a has it, but does not run there"), Unblock: proto.String("delete machine a"),
+						LastTransitionTime: ago(time.Minute),
+					}},
+					{Metadata: &metav1.ObjectMeta{Name: "h2"}, Status: &hostv1.HostStatus{
+						Phase: proto.String("Lost"), Message: proto.String("its agent has not attended yet"),
+						Unblock: proto.String("start the agent of the host"),
+					}},
+				}
+			},
+			[]string{
+				"host h1 is InUse since 1m0s: machine a has it, but does not run there; delete machine a",
+				"machine b is Provisioning: 0 of 1 hosts match: 1 in use",
+			},
 		},
 		{
 			"before the pivot",
