@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/kit/store"
 )
@@ -28,10 +30,18 @@ type term struct {
 	over    chan struct{}
 }
 
+// What of an agent may be stored: its facts and reports. An agent of its own says little, and the writes of a hostile
+// one must not fill etcd.
+const (
+	storeEvery = 2 * time.Second
+	storeBurst = 20
+)
+
 // host is what is known of one host's agent.
 type host struct {
-	last  time.Time // message
-	visit *Visit    // the newest stream; nil if none is open
+	last   time.Time // message
+	visit  *Visit    // the newest stream; nil if none is open
+	stores *rate.Limiter
 }
 
 // New returns a registry that does not lead. now is the clock.
@@ -92,11 +102,20 @@ func (r *Registry) Received(name string) {
 	}
 }
 
+// Stores reports whether one more message of a host's agent may be stored now: one every two seconds, and up to 20 at
+// once after a time without any. False if this process does not lead.
+func (r *Registry) Stores(name string) bool {
+	at := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.term != nil && r.term.of(name).stores.AllowN(at, 1)
+}
+
 // of returns what is known of a host's agent; the lock is held.
 func (t *term) of(name string) *host {
 	h := t.hosts[name]
 	if h == nil {
-		h = &host{}
+		h = &host{stores: rate.NewLimiter(rate.Every(storeEvery), storeBurst)}
 		t.hosts[name] = h
 	}
 	return h

@@ -89,3 +89,27 @@ func TestAnOrderIsSentOnceOnEachStream(t *testing.T) {
 	}
 	newer.Leave()
 }
+
+func TestAnAgentHasLittleStored(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := attend.New(func() time.Time { return now })
+	if r.Stores("h") {
+		t.Error("a replica that does not lead stores messages")
+	}
+	defer r.Lead(t.Context(), func(string) {})()
+	stored := 0
+	for range 100 {
+		if r.Stores("h") {
+			stored++
+		}
+	}
+	if stored != 20 || !r.Stores("other") {
+		t.Errorf("%d of 100 messages of one agent are stored at once", stored)
+	}
+	for i, want := range []bool{false, true, false, true} {
+		now = now.Add(time.Second)
+		if got := r.Stores("h"); got != want {
+			t.Errorf("after %d s a message is stored: %t", i+1, got)
+		}
+	}
+}

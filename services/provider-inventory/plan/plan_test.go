@@ -263,18 +263,31 @@ func TestTheLifeOfAHost(t *testing.T) {
 			steps{files("old")},
 			"Wiping", "", "ForeignMachine", 2, "",
 		},
-		{"a host in use with the files of its machine", steps{claimed, started, files("uid-m")}, "InUse", "", "MachineStarted", 0, "Running"},
-		{"a host in use that has lost its machine says so", steps{claimed, started, files("")}, "InUse", "", "MachineMissing", 0, "Running"},
 		{
-			"a host in use with the files of another machine says so", steps{claimed, started, files("other")},
+			"a host in use with the files of its machine",
+			steps{claimed, started, files("uid-m")},
+			"InUse", "",
+			"MachineStarted", 0, "Running",
+		},
+		{
+			"a host in use that has lost its machine says so",
+			steps{claimed, started, files("")},
+			"InUse", "", "MachineMissing",
+			0, "Running",
+		},
+		{
+			"a host in use with the files of another machine says so",
+			steps{claimed, started, files("other")},
 			"InUse", "", "MachineMissing", 0, "Running",
 		},
 		{
-			"a machine that is there again runs", steps{claimed, started, files(""), files("uid-m")},
+			"a machine that is there again runs",
+			steps{claimed, started, files(""), files("uid-m")},
 			"InUse", "", "MachineStarted", 0, "Running",
 		},
 		{
-			"a machine that is missing is wiped when it is deleted", steps{claimed, started, files(""), deleted},
+			"a machine that is missing is wiped when it is deleted",
+			steps{claimed, started, files(""), deleted},
 			"Wiping", "", "MachineDeleted", 2, "Deleting",
 		},
 	} {

@@ -25,6 +25,9 @@ import (
 // gatewaysEvery is how soon an agent gets gateways that have changed.
 const gatewaysEvery = 5 * time.Second
 
+// retryAgent is when an agent that sent too much may come again.
+const retryAgent = 10 * time.Second
+
 // mostHosts is how many hosts a plan request may give.
 const mostHosts = 1000
 
@@ -246,8 +249,12 @@ func (s *Hosts) received(ctx context.Context, uid string, m *hostv1.AttendHostRe
 	if !ok || h.GetMetadata().GetUid() != uid {
 		return rpcerr.NotFound("Host", name)
 	}
-	if m.GetFacts() == nil && m.GetReport() == nil && h.GetStatus().GetPhase() != plan.Lost {
+	speaks := m.GetFacts() != nil || m.GetReport() != nil
+	if !speaks && h.GetStatus().GetPhase() != plan.Lost {
 		return nil
+	}
+	if speaks && !s.Agents.Stores(name) {
+		return rpcerr.TooMany(fmt.Sprintf("the agent of host %q sends facts and reports too often", name), retryAgent)
 	}
 	_, err := s.Records.Change(ctx, name, uid, func(h *hostv1.Host) (records.Change, error) {
 		c := records.Change{Status: plan.Received(h, m, s.Now().UTC())}

@@ -575,6 +575,32 @@ func TestANewerStreamOfAHostEndsTheFormer(t *testing.T) {
 	}
 }
 
+// The agent of a host is a caller as any other: what it says is stored, so it may not say much.
+func TestAnAgentCannotFillEtcdWithFacts(t *testing.T) {
+	in := newInventory(t, long)
+	r := in.start().leads()
+	r.register("h1", "192.0.2.1", "a")
+	agent := hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Host("h1", r.uid("h1"))))
+	s, err := agent.AttendHost(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		if s.Send(&hostv1.AttendHostRequest{Name: "h1", Facts: &hostv1.HostFacts{BootId: fmt.Sprint(i)}}) != nil {
+			break // Recv says why
+		}
+	}
+	for err == nil {
+		_, err = s.Recv()
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a thousand messages with facts: %v, want RESOURCE_EXHAUSTED", err)
+	}
+	if h := r.host("h1"); h.GetStatus().GetBootId() == "999" {
+		t.Error("the last of a thousand facts is stored")
+	}
+}
+
 func TestWhatUsersMayWriteOfAHost(t *testing.T) {
 	in := newInventory(t, long)
 	r := in.start().leads()
