@@ -192,7 +192,7 @@ func TestFaultsAContainerIsKilledDuringAConfiguration(t *testing.T) {
 	c := harness.Second(t)
 	p := c.Provide("provider-docker", "--cluster", name)
 	c.Up("--set", "machine-api.peer=provider-docker="+p.Address())
-	program, err := os.ReadFile(build(t, readerProgram))
+	program, err := os.ReadFile(harness.BuildProgram(t, readerProgram))
 	if err != nil {
 		t.Fatal(err)
 	}

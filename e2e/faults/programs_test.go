@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,24 +18,6 @@ import (
 
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
-
-// brokenExecutable says its version, as an executable that was built for a release does, and never serves.
-const brokenExecutable = `package main
-
-import (
-	"fmt"
-	"os"
-)
-
-func main() {
-	if os.Args[1] == "version" {
-		fmt.Println("{\"version\": \"9.9.9\"}")
-		return
-	}
-	fmt.Fprintln(os.Stderr, "this version cannot read its state")
-	os.Exit(1)
-}
-`
 
 // A release brings the programs of Windlass. Each is restarted from it, while the supervisor is killed in between; the
 // machines run on. One that does not come up goes back by itself, and the update says so. The way back to a release
@@ -93,7 +74,7 @@ func TestWindlassUpdatesItselfAndGoesBack(t *testing.T) {
 		t.Errorf("agents and members were %s before the update and %s after it", machines, now)
 	}
 
-	upgrade(c, releaseOf(t, c, "1.2.0", "1.1.0", build(t, brokenExecutable)))
+	upgrade(c, releaseOf(t, c, "1.2.0", "1.1.0", harness.BrokenExecutable(t)))
 	c.Wait(patience, "the update to fail for update-orchestrator", func(ctx context.Context) (bool, string, error) {
 		cv, err := readVersion(ctx, c)
 		f := conditionOf(cv.GetStatus().GetConditions(), "Failing")
@@ -199,22 +180,6 @@ func agents(t *testing.T, c *harness.Cluster) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// build makes an executable of a Go program.
-func build(t *testing.T, source string) string {
-	t.Helper()
-	dir := t.TempDir()
-	file, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "windlass")
-	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", out, file)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GO111MODULE=off")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, text)
-	}
-	return out
 }
 
 func conditionOf(list []*metav1.Condition, kind string) *metav1.Condition {

@@ -122,7 +122,7 @@ func TestFaultsAnOperatingSystemIsReplacedAndComesBack(t *testing.T) {
 // systemImage makes the image of an operating system in a layout, and returns its reference.
 func systemImage(t *testing.T, images, edition string) string {
 	t.Helper()
-	program, err := os.ReadFile(build(t, fmt.Sprintf(systemProgram, edition)))
+	program, err := os.ReadFile(harness.BuildProgram(t, fmt.Sprintf(systemProgram, edition)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,10 +67,7 @@ spec:
 
 // operators returns "" if all ClusterOperators are Available at the gateway of a host.
 func operators(at *host) string {
-	for _, name := range append(topology.Names(), topology.ProviderInventory) {
-		if name == topology.ProviderLocal {
-			continue
-		}
+	for _, name := range topology.NamesOnHosts() {
 		is, message, err := at.operator(topology.Operator(name), "Available")
 		if err != nil || is != "True" {
 			return fmt.Sprintf("%s at %s is Available=%s: %s %v", name, at.name, is, message, err)
@@ -89,6 +86,7 @@ func TestThreeHosts(t *testing.T) {
 	testPrograms(t, f)
 	testLosses(t, f)
 	testMachines(t, f)
+	testUpdate(t, f)
 	run(t, "stop ends all programs", func(t *testing.T) {
 		h3 := f.hosts[2]
 		out := h3.must("host", "stop", "--dir", h3.dir)

@@ -153,18 +153,29 @@ func packages(groups ...string) []protoreflect.FullName {
 }
 
 // Names returns the names of Services, in the order in which they are started.
-func Names() []string {
+func Names() []string { return names(Services()) }
+
+func names(services []Service) []string {
 	var out []string
-	for _, s := range Services() {
+	for _, s := range services {
 		out = append(out, s.Name)
 	}
 	return out
 }
 
-// UpdateOrder returns the names of Services in the order in which an update restarts them: update-orchestrator
+// ServicesOnHosts returns the services that run where the control plane is on hosts, in the order of the rows. What
+// takes no part in etcd is not among them: the other hosts would not find it.
+func ServicesOnHosts() []Service {
+	return slices.DeleteFunc(AllServices(), func(s Service) bool { return s.Etcd == NoEtcd })
+}
+
+// NamesOnHosts returns the names of ServicesOnHosts.
+func NamesOnHosts() []string { return names(ServicesOnHosts()) }
+
+// UpdateOrder returns the names of AllServices in the order in which an update restarts them: update-orchestrator
 // first, since it applies the rest. Source: the Cluster Version Operator, which updates itself first.
 func UpdateOrder() []string {
-	rest := slices.DeleteFunc(Names(), func(name string) bool { return name == UpdateOrchestrator })
+	rest := slices.DeleteFunc(names(AllServices()), func(name string) bool { return name == UpdateOrchestrator })
 	return append([]string{UpdateOrchestrator}, rest...)
 }
 
@@ -187,11 +198,8 @@ func Port(name string) int {
 // Peers returns the names of the Services that s calls, in the order of the rows.
 func (s Service) Peers() []string { return s.among(Services()) }
 
-// PeersOnHosts returns the names of the services that s calls where the control plane is on hosts. Those that take no
-// part in etcd are not there: nothing would find them.
-func (s Service) PeersOnHosts() []string {
-	return s.among(slices.DeleteFunc(AllServices(), func(o Service) bool { return o.Etcd == NoEtcd }))
-}
+// PeersOnHosts returns the names of the services that s calls where the control plane is on hosts.
+func (s Service) PeersOnHosts() []string { return s.among(ServicesOnHosts()) }
 
 func (s Service) among(all []Service) []string {
 	var out []string

@@ -43,11 +43,27 @@ func Received(h *hostv1.Host, m *hostv1.AttendHostRequest, now time.Time) *hostv
 	if o, r := Order(h), m.GetReport(); o != nil && r.GetOrderId() == o.GetId() {
 		reported(s, o, r, now)
 	}
-	if m.GetFacts().GetMachineUid() != "" && s.GetPhase() == Available {
-		order(s)
-		enter(s, Wiping, now)
+	if f := m.GetFacts(); f != nil {
+		files(s, f.GetMachineUid(), now)
 	}
 	return described(s)
+}
+
+// files applies what the agent says of the machine whose files the host has, by its uid. A host in use whose machine is
+// not there stays in use until that machine is deleted: what it has lost is not made again.
+func files(s *hostv1.HostStatus, uid string, now time.Time) {
+	switch own := s.GetMachineRef().GetUid(); {
+	case s.GetPhase() == Available && uid != "":
+		order(s)
+		enter(s, Wiping, now)
+	case s.GetPhase() != InUse:
+	case uid == own:
+		s.Failure = nil
+	case uid == "":
+		s.Failure = new("the host has the files of no machine")
+	default:
+		s.Failure = new("the host has the files of another machine, with uid " + uid)
+	}
 }
 
 // reported applies a report of the present order.

@@ -110,6 +110,9 @@ func says(s *hostv1.HostStatus) (reason, message, unblock string) {
 		}
 		return "Starting", "the agent starts " + machine, ""
 	case InUse:
+		if s.GetFailure() != "" {
+			return "MachineMissing", machine + " has it, but does not run there: " + s.GetFailure(), "delete " + machine
+		}
 		return "MachineStarted", machine + " has it", ""
 	case Wiping:
 		switch {

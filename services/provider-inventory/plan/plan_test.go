@@ -162,6 +162,13 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// files are the facts of an agent whose host has the files of the machine with that uid.
+func files(uid string) func(*hostv1.Host) {
+	return func(h *hostv1.Host) {
+		h.Status = plan.Received(h, &hostv1.AttendHostRequest{Facts: &hostv1.HostFacts{MachineUid: uid}}, start)
+	}
+}
+
 func TestTheLifeOfAHost(t *testing.T) {
 	type steps = []func(*hostv1.Host)
 	off := fenced(t)
@@ -253,10 +260,22 @@ func TestTheLifeOfAHost(t *testing.T) {
 		},
 		{
 			"a host with the files of a machine that it is not of is wiped",
-			steps{func(h *hostv1.Host) {
-				h.Status = plan.Received(h, &hostv1.AttendHostRequest{Facts: &hostv1.HostFacts{MachineUid: "old"}}, start)
-			}},
+			steps{files("old")},
 			"Wiping", "", "ForeignMachine", 2, "",
+		},
+		{"a host in use with the files of its machine", steps{claimed, started, files("uid-m")}, "InUse", "", "MachineStarted", 0, "Running"},
+		{"a host in use that has lost its machine says so", steps{claimed, started, files("")}, "InUse", "", "MachineMissing", 0, "Running"},
+		{
+			"a host in use with the files of another machine says so", steps{claimed, started, files("other")},
+			"InUse", "", "MachineMissing", 0, "Running",
+		},
+		{
+			"a machine that is there again runs", steps{claimed, started, files(""), files("uid-m")},
+			"InUse", "", "MachineStarted", 0, "Running",
+		},
+		{
+			"a machine that is missing is wiped when it is deleted", steps{claimed, started, files(""), deleted},
+			"Wiping", "", "MachineDeleted", 2, "Deleting",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

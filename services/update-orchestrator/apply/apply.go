@@ -104,16 +104,19 @@ type Applier struct {
 	tables  *kinds.Tables
 	kinds   map[[2]string]*kind
 	cluster release.Cluster
+	runs    []string // names of the programs of the cluster
 	pods    schedulingv1.PodServiceClient
 	nodes   grpc.ClientConnInterface // the owner of the nodes' configuration
 	custom  grpc.ClientConnInterface // to this service's own kinds
 }
 
-// New returns an applier that calls the owners of kinds. cluster is what the cluster is.
-func New(tables *kinds.Tables, owners Owners, cluster release.Cluster) (*Applier, error) {
+// New returns an applier that calls the owners of kinds. cluster is what the cluster is, and runs the names of its
+// programs: those of others are left out.
+func New(tables *kinds.Tables, owners Owners, cluster release.Cluster, runs []string) (*Applier, error) {
 	k, err := owners.kinds()
 	return &Applier{
-		tables: tables, kinds: k, cluster: cluster, pods: schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
+		tables: tables, kinds: k, cluster: cluster, runs: runs,
+		pods:  schedulingv1.NewPodServiceClient(owners["windlass.scheduling.v1"]),
 		nodes: owners["windlass.config.v1"], custom: owners[ownKinds],
 	}, err
 }
@@ -134,6 +137,9 @@ func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %s %q: %w", m.File, m.Kind, m.Name, err))
 			continue
+		}
+		if t.Program() != nil && !slices.Contains(a.runs, t.Name) {
+			continue // such as a provider of hosts, where the cluster is on one machine
 		}
 		id := plan.Identity(t.Object())
 		if other, twice := files[id]; twice {

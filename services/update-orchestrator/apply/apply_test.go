@@ -32,7 +32,7 @@ func TestEveryOwnedKindIsFound(t *testing.T) {
 	for pkg := range Packages() {
 		owners[pkg] = nil
 	}
-	a, err := New(nil, owners, release.Cluster{})
+	a, err := New(nil, owners, release.Cluster{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,8 @@ type Config struct {
 	Self     string
 	// Supervised means that a supervisor restarts the programs of the cluster from the executables of releases.
 	Supervised bool
+	// Hosts returns the hosts of the control plane, and whether they are known now; nil where it is on none.
+	Hosts func() ([]plan.ProgramHost, bool)
 
 	Poll      time.Duration // how often the graph is asked for
 	Reconcile time.Duration // how often everything is applied again
@@ -125,7 +127,13 @@ func New(cfg Config) *Controller {
 	c.work = c.loops.Loop("version", 1, c.look)
 	c.passes = c.loops.Loop("pass", 1, c.advance)
 	c.graph = c.loops.Loop("graph", 1, c.retrieve)
-	for _, l := range []*controller.Loop{c.work, c.graph, c.loops.Loop("services", 1, c.contact)} {
+	loops := []*controller.Loop{c.work, c.graph, c.loops.Loop("services", 1, c.contact)}
+	if cfg.Hosts != nil {
+		programs := c.loops.Loop("programs", 1, c.turns)
+		controller.Watches(programs, cfg.Tables.Programs, only)
+		loops = append(loops, programs)
+	}
+	for _, l := range loops {
 		l.Begin(func() []string { return []string{key} })
 	}
 	controller.Watches(c.work, cfg.Tables.Versions, only)
@@ -142,7 +150,7 @@ func New(cfg Config) *Controller {
 func (c *Controller) Lead(ctx context.Context) error {
 	for _, synced := range []func(context.Context) error{
 		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced,
-		c.Tables.Manifests.WaitSynced, c.Tables.Definitions.WaitSynced,
+		c.Tables.Manifests.WaitSynced, c.Tables.Definitions.WaitSynced, c.Tables.Programs.WaitSynced,
 	} {
 		if synced(ctx) != nil {
 			return nil // ctx ended

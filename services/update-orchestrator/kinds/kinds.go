@@ -130,16 +130,17 @@ func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
 	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", w.New.GetMetadata().GetName()))
 }
 
-// supervisor is the user as which the supervisor of `windlass up` calls.
+// supervisor is the user as which the supervisors of programs call.
 const supervisor = "supervisor"
 
 func programFaults(p *programv1.Program) []object.Fault {
-	if slices.Contains(topology.Names(), p.GetMetadata().GetName()) {
+	if slices.Contains(topology.UpdateOrder(), p.GetMetadata().GetName()) {
 		return nil
 	}
 	return []object.Fault{{
-		Path:        "metadata.name",
-		Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.Names())), ", "),
+		Path: "metadata.name",
+		Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.UpdateOrder())),
+			", "),
 	}}
 }
 

@@ -74,7 +74,7 @@ func RolloutOf(o object.Object) Rollout {
 
 const programNotUpdated = "ProgramNotUpdated"
 
-// program says how far a program is that a supervisor restarts.
+// program says how far a program is that supervisors restart.
 func program(p *programv1.Program) Rollout {
 	st := p.GetStatus()
 	s := Rollout{

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/spf13/pflag"
 	apiextensionsv1 "github.com/windlass-dev/windlass/gen/windlass/apiextensions/v1"
@@ -90,7 +91,11 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if owners[apply.OwnKinds()], err = objects.Inside(tables.Definitions); err != nil {
 		return nil, err
 	}
-	applier, err := apply.New(tables, owners, cfg.cluster)
+	runs := topology.Names()
+	if p.Directory != nil {
+		runs = topology.NamesOnHosts()
+	}
+	applier, err := apply.New(tables, owners, cfg.cluster, runs)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +125,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Stores:   cfg.stores,
 		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: turns.Of(queries),
 		Trials: turns.Of(trials), Snapshots: taker,
-		Supervised: cfg.supervised, Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH,
+		Supervised: cfg.supervised, Hosts: hosts(p), Services: services, Self: cfg.Name, Program: program,
+		Arch:      runtime.GOARCH,
 		Poll:      cfg.poll + rand.N(cfg.poll),
 		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
@@ -130,7 +136,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc,
 		server.NewRelease(tables, control.Verify, control, cfg.images, cfg.stores))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
-	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, nil)
+	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, server.NewProgram(control))
 	p.Tables.Add(tables.Definitions, &apiextensionsv1.CustomResourceDefinitionService_ServiceDesc, nil)
 	apiextensionsv1.RegisterCustomObjectServiceServer(p.Services, objects)
 	parts := []serve.Part{recorder.Run, served.Run, p.Lead(etcd, control.Lead)}
@@ -140,6 +146,20 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		}
 	}
 	return parts, recorder.Register(p.Services)
+}
+
+// freshness is how old the knowledge of the hosts may be from which it follows what is restarted.
+const freshness = 15 * time.Second
+
+// hosts returns what says which hosts the control plane is on; nil where it is on none.
+func hosts(p *serve.Process) func() ([]plan.ProgramHost, bool) {
+	if p.Directory == nil {
+		return nil
+	}
+	return func() ([]plan.ProgramHost, bool) {
+		v := p.Directory.View()
+		return controller.ProgramHosts(v), time.Since(v.Confirmed) < freshness
+	}
 }
 
 // evaluator returns what evaluates the queries of risks: a Prometheus server, or an engine over the metrics of this

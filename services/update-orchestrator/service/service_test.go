@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -1029,8 +1030,8 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 	for pkg := range apply.Packages() {
 		owners[pkg] = nil // no service is called
 	}
-	applier,
-		err := apply.New(nil, owners, release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet})
+	applier, err := apply.New(nil, owners,
+		release.Cluster{Profile: release.DefaultProfile, FeatureSet: release.DefaultFeatureSet}, topology.Names())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -266,7 +266,7 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 			URI: identity.UserURI("prometheus"), Client: true,
 		},
 	}}
-	if !c.Containers && c.Member == nil { // there people restart programs
+	if !c.Containers { // there people restart programs
 		// The supervisor reports which executables the programs run from.
 		out = append(out, wanted{
 			authority: as[topology.APIAuthority], dir: c.Dir("supervisor"), ca: "ca", name: "tls",

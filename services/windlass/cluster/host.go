@@ -221,8 +221,7 @@ func (c *Cluster) services() []topology.Service {
 	case c.Member.Worker:
 		return nil
 	}
-	// What takes no part in etcd cannot be found by the other hosts.
-	return slices.DeleteFunc(topology.AllServices(), func(s topology.Service) bool { return s.Etcd == topology.NoEtcd })
+	return topology.ServicesOnHosts()
 }
 
 // JoinWorker makes the settings of a host that is a worker alone, with name as the cluster's. isolated says that its
@@ -259,10 +258,8 @@ func (c *Cluster) Programs() []string {
 // included.
 func HostPorts() []int {
 	ports := []int{clientPort, peerPort, bootstrapClientPort, bootstrapPeerPort}
-	for _, s := range topology.AllServices() {
-		if s.Etcd != topology.NoEtcd {
-			ports = append(ports, s.Port, s.Port+topology.MetricsStep)
-		}
+	for _, s := range topology.ServicesOnHosts() {
+		ports = append(ports, s.Port, s.Port+topology.MetricsStep)
 	}
 	return ports
 }

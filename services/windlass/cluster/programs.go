@@ -54,7 +54,7 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		return []string{"--node-grace", "8s"}
 	},
 	topology.UpdateOrchestrator: func(c *Cluster, _ string) []string {
-		if c.Containers || c.Member != nil {
+		if c.Containers {
 			return c.releaseFlags()
 		}
 		return append(c.releaseFlags(), "--supervised")

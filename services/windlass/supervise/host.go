@@ -37,6 +37,10 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 		cfg.Gateway, cfg.Renews = c.Gateway(), false
 	}
 	agent := nodeagent.NewHost(cfg)
+	programs, err := newPrograms(c, executable, s, log)
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { // as the one supervisor of the host
@@ -49,11 +53,10 @@ func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *sl
 		if err := agent.Resume(ctx); err != nil {
 			log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
 		}
-		for _, name := range c.Programs() {
-			if err := s.Ensure(c.Spec(name, executable)); err != nil {
-				return err
-			}
+		if err := programs.begin(); err != nil {
+			return err
 		}
+		g.Go(func() error { return programs.run(ctx) })
 		register(ctx, c, log)
 		return agent.Run(ctx)
 	})

@@ -40,6 +40,7 @@ type programs struct {
 	log         *slog.Logger
 	list        []*program // in the order in which an update restarts them
 	conns       map[string]*grpc.ClientConn
+	unasked     string // why the cluster could not be asked last; each reason is logged once
 }
 
 // program is what is known of one program.
@@ -65,7 +66,7 @@ func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, l
 			cluster: c, own: executable, log: log, staged: map[plan.Executable]*staging{},
 		},
 	}
-	for _, name := range topology.Names() { // in the order in which they start
+	for _, name := range c.Programs() { // in the order in which they start
 		r, err := ps.read(name)
 		if err != nil {
 			return nil, err
@@ -102,6 +103,9 @@ func (ps *programs) start(p *program) error {
 
 // run looks after the programs until ctx ends.
 func (ps *programs) run(ctx context.Context) error {
+	if len(ps.list) == 0 { // as on a worker
+		return nil
+	}
 	defer func() {
 		for _, c := range ps.conns {
 			c.Close()
@@ -125,8 +129,9 @@ func (ps *programs) run(ctx context.Context) error {
 func (ps *programs) look(ctx context.Context, passed time.Duration) {
 	wanted, err := ps.wanted(ctx)
 	known := err == nil
-	if err != nil {
-		ps.log.DebugContext(ctx, "programs not read", "error", err)
+	if text := fmt.Sprint(err); err != nil && text != ps.unasked && ctx.Err() == nil {
+		ps.unasked = text
+		ps.log.InfoContext(ctx, "which executables the programs should run from cannot be asked", "error", err)
 	}
 	if !ps.concerned(wanted) {
 		return
@@ -258,6 +263,19 @@ func (ps *programs) runsFrom(pid int, e plan.Executable) bool {
 	return err == nil && strings.TrimSuffix(path, " (deleted)") == want
 }
 
+// turn says what a program waits for until it may change on a host; empty if it may.
+func turn(o *programv1.Program, host string) string {
+	switch at := o.GetStatus().GetTurn(); {
+	case o.GetStatus().GetObservedGeneration() < o.GetMetadata().GetGeneration():
+		return "update-orchestrator has not planned it yet"
+	case at == "":
+		return "no host may change it now"
+	case at != host:
+		return "host " + at + " changes now"
+	}
+	return ""
+}
+
 // view is what the plan has to know of a program; o is nil where the cluster has no Program of it.
 func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 	v := plan.View{Record: p.record, Wanted: plan.Wanted{Executable: ps.own()}, Trial: p.trial, Now: time.Now()}
@@ -272,6 +290,9 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 		if other != p && (other.record.OnTrial || moving) {
 			v.Other = other.name
 		}
+	}
+	if o != nil && ps.cluster.Member != nil {
+		v.Turn = turn(o, ps.cluster.Member.Name)
 	}
 	st, _ := ps.supervisor.Lookup(p.name)
 	v.Starts = 1 + st.Restarts - p.restarts

@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/windlass-dev/windlass/kit/durable"
-	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise/plan"
 )
@@ -46,7 +45,7 @@ func (ps *programs) read(name string) (plan.Record, error) {
 
 // OnTrial returns the name of a program of the cluster that is on trial with another executable; empty if none is.
 func OnTrial(c *cluster.Cluster) string {
-	for _, name := range topology.Names() {
+	for _, name := range c.Programs() {
 		var r plan.Record
 		raw, err := os.ReadFile(recordFile(c, name))
 		if err == nil && json.Unmarshal(raw, &r) == nil && r.OnTrial {

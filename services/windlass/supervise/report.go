@@ -17,7 +17,11 @@ import (
 // finalizer keeps a Program until the program runs from the cluster's own executable again.
 const finalizer = "windlass.dev/supervisor"
 
-// report writes the status of a program, and lets it go once nothing of it is in force.
+// progressing is the type of the condition of a Program.
+const progressing = "Progressing"
+
+// report writes the status of a program, and lets it go once nothing of it is in force. On a host it writes what the
+// status says of this host: the rest follows from all hosts.
 func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -26,6 +30,9 @@ func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program
 		return err
 	}
 	client := programv1.NewProgramServiceClient(conn)
+	if ps.cluster.Member != nil {
+		return writeStatus(ctx, client, o, ps.withHost(p, o))
+	}
 	holds := slices.Contains(o.GetMetadata().GetFinalizers(), finalizer)
 	gone := object.Deleting(o) && p.record.Running.Image == "" && p.runs.Image == "" && !p.record.OnTrial
 	if holds == gone && (holds || !object.Deleting(o)) {
@@ -40,13 +47,19 @@ func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program
 			return err
 		}
 	}
-	st := ps.status(p, o)
+	return writeStatus(ctx, client, o, ps.status(p, o))
+}
+
+// writeStatus writes a status unless it is the one that the program has.
+func writeStatus(ctx context.Context, client programv1.ProgramServiceClient, o *programv1.Program,
+	st *programv1.ProgramStatus,
+) error {
 	if proto.Equal(st, o.GetStatus()) {
 		return nil
 	}
 	next := proto.CloneOf(o)
 	next.Status = st
-	_, err = client.UpdateProgramStatus(ctx, &programv1.UpdateProgramStatusRequest{
+	_, err := client.UpdateProgramStatus(ctx, &programv1.UpdateProgramStatusRequest{
 		Name: o.GetMetadata().GetName(), Program: next,
 	})
 	return err
@@ -64,10 +77,34 @@ func (ps *programs) status(p *program, o *programv1.Program) *programv1.ProgramS
 	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
 		st.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
 	}
-	progressing := &metav1.Condition{
-		Type: "Progressing", Status: map[bool]string{true: "True", false: "False"}[p.said.Progressing],
+	st.Conditions = object.SetCondition(st.Conditions, &metav1.Condition{
+		Type: progressing, Status: map[bool]string{true: "True", false: "False"}[p.said.Progressing],
 		Reason: proto.String(p.said.Reason), Message: proto.String(p.said.Message),
+	}, time.Now())
+	return st
+}
+
+// withHost returns the status of a program with what is known of it on this host.
+func (ps *programs) withHost(p *program, o *programv1.Program) *programv1.ProgramStatus {
+	h := &programv1.ProgramHost{
+		Name: ps.cluster.Member.Name, ObservedGeneration: o.GetMetadata().GetGeneration(), Image: p.runs.Image,
+		Version: p.runs.Version, Progressing: p.said.Progressing, Reason: p.said.Reason, Message: p.said.Message,
 	}
-	st.Conditions = object.SetCondition(st.Conditions, progressing, time.Now())
+	if p.record.OnTrial {
+		h.PreviousImage = p.record.Previous.Image
+	}
+	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
+		h.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
+	}
+	st := proto.CloneOf(o).GetStatus()
+	if st == nil {
+		st = &programv1.ProgramStatus{}
+	}
+	of := func(r *programv1.ProgramHost) bool { return r.GetName() == h.Name }
+	if i := slices.IndexFunc(st.Hosts, of); i >= 0 {
+		st.Hosts[i] = h
+	} else {
+		st.Hosts = append(st.Hosts, h)
+	}
 	return st
 }

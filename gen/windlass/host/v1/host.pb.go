@@ -224,7 +224,8 @@ type HostStatus struct {
 	Fence *string `protobuf:"bytes,11,opt,name=fence,proto3,oneof" json:"fence,omitempty"`
 	// Number of the last order for the agent; part of the order's ID.
 	Orders *int32 `protobuf:"varint,12,opt,name=orders,proto3,oneof" json:"orders,omitempty"`
-	// What the agent reported when the present order failed; empty if it did not.
+	// What the agent reported when the present order failed, or that a host in use has not the files of its machine; empty
+	// otherwise.
 	Failure *string `protobuf:"bytes,13,opt,name=failure,proto3,oneof" json:"failure,omitempty"`
 	// Confirmation that the host is off; absent without one. It is removed when the host was wiped afterwards.
 	Fencing *HostFencing `protobuf:"bytes,14,opt,name=fencing,proto3" json:"fencing,omitempty"`

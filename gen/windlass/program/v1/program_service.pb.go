@@ -18,7 +18,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
-	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -778,9 +777,7 @@ type PlanProgramsRequest struct {
 	// The programs to plan; empty means those of the cluster, on its hosts.
 	Programs []*Program `protobuf:"bytes,1,rep,name=programs,proto3" json:"programs,omitempty"`
 	// The hosts, with programs.
-	Hosts []*PlanProgramsRequest_Host `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	// Time for which the plan is made, with programs; absent means now.
-	Now           *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=now,proto3" json:"now,omitempty"`
+	Hosts         []*PlanProgramsRequest_Host `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,13 +822,6 @@ func (x *PlanProgramsRequest) GetPrograms() []*Program {
 func (x *PlanProgramsRequest) GetHosts() []*PlanProgramsRequest_Host {
 	if x != nil {
 		return x.Hosts
-	}
-	return nil
-}
-
-func (x *PlanProgramsRequest) GetNow() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Now
 	}
 	return nil
 }
@@ -942,7 +932,7 @@ type PlanProgramsRequest_Host struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the host.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Programs whose processes serve there.
+	// Programs whose processes serve there. A host without any counts as away.
 	Serving []string `protobuf:"bytes,2,rep,name=serving,proto3" json:"serving,omitempty"`
 	// Programs whose leader is there.
 	Leading       []string `protobuf:"bytes,3,rep,name=leading,proto3" json:"leading,omitempty"`
@@ -1001,7 +991,7 @@ func (x *PlanProgramsRequest_Host) GetLeading() []string {
 	return nil
 }
 
-// What becomes of a program.
+// What happens to a program.
 type PlanProgramsResponse_Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the program.
@@ -1087,7 +1077,7 @@ var File_windlass_program_v1_program_service_proto protoreflect.FileDescriptor
 
 const file_windlass_program_v1_program_service_proto_rawDesc = "" +
 	"\n" +
-	")windlass/program/v1/program_service.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a!windlass/program/v1/program.proto\"/\n" +
+	")windlass/program/v1/program_service.proto\x12\x13windlass.program.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a!windlass/program/v1/program.proto\"/\n" +
 	"\x11GetProgramRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x82\x02\n" +
 	"\x13ListProgramsRequest\x12%\n" +
@@ -1141,11 +1131,10 @@ const file_windlass_program_v1_program_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aQ\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x124\n" +
-	"\x06object\x18\x02 \x01(\v2\x1c.windlass.program.v1.ProgramR\x06object\"\xd5\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\x1c.windlass.program.v1.ProgramR\x06object\"\xa7\x02\n" +
 	"\x13PlanProgramsRequest\x12B\n" +
 	"\bprograms\x18\x01 \x03(\v2\x1c.windlass.program.v1.ProgramB\b\xbaH\x05\x92\x01\x02\x10@R\bprograms\x12M\n" +
-	"\x05hosts\x18\x02 \x03(\v2-.windlass.program.v1.PlanProgramsRequest.HostB\b\xbaH\x05\x92\x01\x02\x10@R\x05hosts\x12,\n" +
-	"\x03now\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x1a}\n" +
+	"\x05hosts\x18\x02 \x03(\v2-.windlass.program.v1.PlanProgramsRequest.HostB\b\xbaH\x05\x92\x01\x02\x10@R\x05hosts\x1a}\n" +
 	"\x04Host\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12*\n" +
 	"\aserving\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
@@ -1219,7 +1208,6 @@ var file_windlass_program_v1_program_service_proto_goTypes = []any{
 	(*Program)(nil),                       // 18: windlass.program.v1.Program
 	(*httpbody.HttpBody)(nil),             // 19: google.api.HttpBody
 	(*v1.Preconditions)(nil),              // 20: windlass.meta.v1.Preconditions
-	(*timestamppb.Timestamp)(nil),         // 21: google.protobuf.Timestamp
 }
 var file_windlass_program_v1_program_service_proto_depIdxs = []int32{
 	16, // 0: windlass.program.v1.ListProgramsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1234,34 +1222,33 @@ var file_windlass_program_v1_program_service_proto_depIdxs = []int32{
 	13, // 9: windlass.program.v1.WatchProgramsResponse.events:type_name -> windlass.program.v1.WatchProgramsResponse.Event
 	18, // 10: windlass.program.v1.PlanProgramsRequest.programs:type_name -> windlass.program.v1.Program
 	14, // 11: windlass.program.v1.PlanProgramsRequest.hosts:type_name -> windlass.program.v1.PlanProgramsRequest.Host
-	21, // 12: windlass.program.v1.PlanProgramsRequest.now:type_name -> google.protobuf.Timestamp
-	15, // 13: windlass.program.v1.PlanProgramsResponse.decisions:type_name -> windlass.program.v1.PlanProgramsResponse.Decision
-	18, // 14: windlass.program.v1.WatchProgramsResponse.Event.object:type_name -> windlass.program.v1.Program
-	0,  // 15: windlass.program.v1.ProgramService.GetProgram:input_type -> windlass.program.v1.GetProgramRequest
-	1,  // 16: windlass.program.v1.ProgramService.ListPrograms:input_type -> windlass.program.v1.ListProgramsRequest
-	3,  // 17: windlass.program.v1.ProgramService.CreateProgram:input_type -> windlass.program.v1.CreateProgramRequest
-	4,  // 18: windlass.program.v1.ProgramService.UpdateProgram:input_type -> windlass.program.v1.UpdateProgramRequest
-	5,  // 19: windlass.program.v1.ProgramService.PatchProgram:input_type -> windlass.program.v1.PatchProgramRequest
-	6,  // 20: windlass.program.v1.ProgramService.ApplyProgram:input_type -> windlass.program.v1.ApplyProgramRequest
-	7,  // 21: windlass.program.v1.ProgramService.UpdateProgramStatus:input_type -> windlass.program.v1.UpdateProgramStatusRequest
-	8,  // 22: windlass.program.v1.ProgramService.DeleteProgram:input_type -> windlass.program.v1.DeleteProgramRequest
-	9,  // 23: windlass.program.v1.ProgramService.WatchPrograms:input_type -> windlass.program.v1.WatchProgramsRequest
-	11, // 24: windlass.program.v1.ProgramService.PlanPrograms:input_type -> windlass.program.v1.PlanProgramsRequest
-	18, // 25: windlass.program.v1.ProgramService.GetProgram:output_type -> windlass.program.v1.Program
-	2,  // 26: windlass.program.v1.ProgramService.ListPrograms:output_type -> windlass.program.v1.ProgramList
-	18, // 27: windlass.program.v1.ProgramService.CreateProgram:output_type -> windlass.program.v1.Program
-	18, // 28: windlass.program.v1.ProgramService.UpdateProgram:output_type -> windlass.program.v1.Program
-	18, // 29: windlass.program.v1.ProgramService.PatchProgram:output_type -> windlass.program.v1.Program
-	18, // 30: windlass.program.v1.ProgramService.ApplyProgram:output_type -> windlass.program.v1.Program
-	18, // 31: windlass.program.v1.ProgramService.UpdateProgramStatus:output_type -> windlass.program.v1.Program
-	18, // 32: windlass.program.v1.ProgramService.DeleteProgram:output_type -> windlass.program.v1.Program
-	10, // 33: windlass.program.v1.ProgramService.WatchPrograms:output_type -> windlass.program.v1.WatchProgramsResponse
-	12, // 34: windlass.program.v1.ProgramService.PlanPrograms:output_type -> windlass.program.v1.PlanProgramsResponse
-	25, // [25:35] is the sub-list for method output_type
-	15, // [15:25] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	15, // 12: windlass.program.v1.PlanProgramsResponse.decisions:type_name -> windlass.program.v1.PlanProgramsResponse.Decision
+	18, // 13: windlass.program.v1.WatchProgramsResponse.Event.object:type_name -> windlass.program.v1.Program
+	0,  // 14: windlass.program.v1.ProgramService.GetProgram:input_type -> windlass.program.v1.GetProgramRequest
+	1,  // 15: windlass.program.v1.ProgramService.ListPrograms:input_type -> windlass.program.v1.ListProgramsRequest
+	3,  // 16: windlass.program.v1.ProgramService.CreateProgram:input_type -> windlass.program.v1.CreateProgramRequest
+	4,  // 17: windlass.program.v1.ProgramService.UpdateProgram:input_type -> windlass.program.v1.UpdateProgramRequest
+	5,  // 18: windlass.program.v1.ProgramService.PatchProgram:input_type -> windlass.program.v1.PatchProgramRequest
+	6,  // 19: windlass.program.v1.ProgramService.ApplyProgram:input_type -> windlass.program.v1.ApplyProgramRequest
+	7,  // 20: windlass.program.v1.ProgramService.UpdateProgramStatus:input_type -> windlass.program.v1.UpdateProgramStatusRequest
+	8,  // 21: windlass.program.v1.ProgramService.DeleteProgram:input_type -> windlass.program.v1.DeleteProgramRequest
+	9,  // 22: windlass.program.v1.ProgramService.WatchPrograms:input_type -> windlass.program.v1.WatchProgramsRequest
+	11, // 23: windlass.program.v1.ProgramService.PlanPrograms:input_type -> windlass.program.v1.PlanProgramsRequest
+	18, // 24: windlass.program.v1.ProgramService.GetProgram:output_type -> windlass.program.v1.Program
+	2,  // 25: windlass.program.v1.ProgramService.ListPrograms:output_type -> windlass.program.v1.ProgramList
+	18, // 26: windlass.program.v1.ProgramService.CreateProgram:output_type -> windlass.program.v1.Program
+	18, // 27: windlass.program.v1.ProgramService.UpdateProgram:output_type -> windlass.program.v1.Program
+	18, // 28: windlass.program.v1.ProgramService.PatchProgram:output_type -> windlass.program.v1.Program
+	18, // 29: windlass.program.v1.ProgramService.ApplyProgram:output_type -> windlass.program.v1.Program
+	18, // 30: windlass.program.v1.ProgramService.UpdateProgramStatus:output_type -> windlass.program.v1.Program
+	18, // 31: windlass.program.v1.ProgramService.DeleteProgram:output_type -> windlass.program.v1.Program
+	10, // 32: windlass.program.v1.ProgramService.WatchPrograms:output_type -> windlass.program.v1.WatchProgramsResponse
+	12, // 33: windlass.program.v1.ProgramService.PlanPrograms:output_type -> windlass.program.v1.PlanProgramsResponse
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_program_v1_program_service_proto_init() }

@@ -68,6 +68,7 @@ const (
 	Fetching       = "Fetching"       // the image is read
 	Starting       = "Starting"       // the program was started from it
 	AwaitsPrograms = "AwaitsPrograms" // another program changes: one at a time
+	AwaitsTurn     = "AwaitsTurn"     // another host changes, or none may now: one at a time
 )
 
 // View is what is known of a program.
@@ -84,8 +85,10 @@ type View struct {
 	Tries    int
 	Tried    time.Time
 
-	// Other is a program that is on trial; empty if none is.
+	// Other is a program that is on trial; empty if none is. Turn is what the program waits for until it is this host's
+	// turn; empty if it is, and where the cluster is on one machine.
 	Other string
+	Turn  string
 
 	// Trial is how long the trial has lasted, without the time that does not count. ReadyFor is how long the program has
 	// been ready as the present process; 0 if it is not. Starts is how often it was started in the trial, Last the end of
@@ -137,18 +140,22 @@ func Program(v View) Next {
 	case refuses(v):
 		n.Reason, n.Message = v.Refused.Reason, v.Refused.Message
 		return n
-	case v.Other != "":
-		n.Progressing, n.Reason = true, AwaitsPrograms
-		n.Message = fmt.Sprintf("It waits for %s, which changes its executable: one program does at a time.", v.Other)
-		return n
 	case v.Unfit:
 		n.Verb, n.Reason = Settle, CannotRun
 		n.Message = fmt.Sprintf("It runs version %s from %s, since that of the release cannot be run: %s.",
 			v.Running.Version, place(v.Running), v.StageErr)
 		n.Record.Refused = &Refusal{v.Wanted.Executable, v.Wanted.Generation, n.Reason, n.Message, v.Now.UTC()}
 		return n
-	case !v.Staged:
+	case !v.Staged: // also while it waits, so that nothing is fetched when it is its turn
 		return fetch(v, n)
+	case v.Other != "":
+		n.Progressing, n.Reason = true, AwaitsPrograms
+		n.Message = fmt.Sprintf("It waits for %s, which changes its executable: one program does at a time.", v.Other)
+		return n
+	case v.Turn != "":
+		n.Progressing, n.Reason = true, AwaitsTurn
+		n.Message = fmt.Sprintf("It has the executable of version %s, and waits: %s.", v.Wanted.Version, v.Turn)
+		return n
 	}
 	n.Verb = Switch
 	n.Record = Record{

@@ -72,6 +72,22 @@ func TestProgram(t *testing.T) {
 			},
 			progressing: true, reason: plan.AwaitsPrograms, words: "waits for scheduler",
 		},
+		"it is not here yet while another program is on trial": {
+			view: plan.View{Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Other: "scheduler"},
+			verb: plan.Stage, progressing: true, reason: plan.Fetching,
+		},
+		"another host changes": {
+			view: plan.View{
+				Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Staged: true,
+				Turn: "host h2 changes now",
+			},
+			progressing: true, reason: plan.AwaitsTurn, words: "and waits: host h2 changes now.",
+		},
+		"it goes back, also while another host changes": {
+			view: plan.View{Record: trial, Known: true, Wanted: wanted(next, 2), Starts: 4, Turn: "host h2 changes now"},
+			verb: plan.Return, reason: plan.RolledBack,
+			record: plan.Record{Running: former, Refused: &plan.Refusal{Executable: next, Generation: 2}},
+		},
 		"it changes": {
 			view: plan.View{Record: plan.Record{Running: former}, Known: true, Wanted: wanted(next, 2), Staged: true},
 			verb: plan.Switch, record: trial, progressing: true, reason: plan.Starting,

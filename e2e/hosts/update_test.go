@@ -1,0 +1,203 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
+
+// testUpdate has releases bring the programs to all hosts: one at a time, and back.
+func testUpdate(t *testing.T, f *fleet) {
+	h2, h3 := f.hosts[1], f.hosts[2]
+	all := append(slices.Clone(f.hosts), f.spare)
+	run(t, "a release brings programs to one host after the other", func(t *testing.T) {
+		image := h3.release("1.1.0", "1.0.0", h3.bin) // its image is on this host alone
+		w := h2.write("update")
+		w.Progress()
+		h3.upgrade("--to-image", image, "--allow-explicit-upgrade")
+		var last string
+		f.await("a host to change machine-api", func() string {
+			programs, err := h2.programs()
+			if n := onTrial(programs); n > 1 {
+				t.Errorf("%d processes change at a time: %v", n, programs)
+			}
+			if last = programs[topology.MachineAPI].GetStatus().GetTurn(); last == "" {
+				return fmt.Sprint(programs, err)
+			}
+			return ""
+		})
+		for _, h := range all {
+			if h.name == last { // it goes on by what it has written down
+				h.halt()
+				h.start()
+			}
+		}
+		f.await("two programs on all hosts, and the third on one", func() string {
+			programs, err := h2.programs()
+			if n := onTrial(programs); n > 1 {
+				t.Errorf("%d processes change at a time: %v", n, programs)
+			}
+			done := 0
+			for _, r := range programs[topology.MachineAPI].GetStatus().GetHosts() {
+				if r.GetImage() != "" && !r.GetProgressing() {
+					done++
+				}
+			}
+			if done == 0 {
+				return fmt.Sprint(programs, err)
+			}
+			return ""
+		})
+		for _, name := range []string{topology.UpdateOrchestrator, topology.EtcdGuardian} {
+			for _, h := range all {
+				if exe := h.runsFrom(name); !strings.HasPrefix(exe, filepath.Join(h.dir, "executables")+"/") {
+					t.Errorf("%s of %s runs from %s", name, h.name, exe)
+				}
+			}
+		}
+		made, failed := w.End()
+		if failed = slices.DeleteFunc(failed, ended); len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, all...)
+	})
+	run(t, "an update that is aborted goes back on all hosts", func(t *testing.T) {
+		h3.upgrade("--abort")
+		f.await("no program of a release", func() string {
+			programs, err := h2.programs()
+			if n := onTrial(programs); n > 1 {
+				t.Errorf("%d processes change at a time: %v", n, programs)
+			}
+			if err != nil || len(programs) > 0 {
+				return fmt.Sprint(programs, err)
+			}
+			return h2.completed("1.0.0")
+		})
+		for _, h := range all {
+			for _, name := range topology.NamesOnHosts() {
+				if exe := h.runsFrom(name); strings.Contains(exe, "executables") {
+					t.Errorf("%s of %s runs from %s", name, h.name, exe)
+				}
+			}
+		}
+	})
+	run(t, "a release that does not come up stops at the first host", func(t *testing.T) {
+		before := map[string]string{}
+		for _, h := range all {
+			before[h.name] = fmt.Sprint(h.pids(topology.UpdateOrchestrator))
+		}
+		h3.upgrade("--to-image", h3.release("1.2.0", "1.0.0", harness.BrokenExecutable(t)), "--allow-explicit-upgrade")
+		f.await("the update to fail", func() string {
+			cv, err := h2.version()
+			for _, c := range cv.GetStatus().GetConditions() {
+				if c.GetType() == "Failing" && c.GetStatus() == "True" &&
+					strings.Contains(c.GetMessage(), "this version cannot read its state") {
+					return ""
+				}
+			}
+			return fmt.Sprint(cv.GetStatus().GetConditions(), err)
+		})
+		var changed []string
+		for _, h := range all {
+			if fmt.Sprint(h.pids(topology.UpdateOrchestrator)) != before[h.name] {
+				changed = append(changed, h.name)
+			}
+		}
+		if len(changed) != 1 {
+			t.Errorf("it was tried on the hosts %q", changed)
+		}
+		h3.upgrade("--abort")
+		f.await("the former release", func() string { return h2.completed("1.0.0") })
+	})
+}
+
+// onTrial is how many processes change to another executable.
+func onTrial(programs map[string]*programv1.Program) (n int) {
+	for _, p := range programs {
+		for _, r := range p.GetStatus().GetHosts() {
+			if r.GetReason() == "Starting" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// release makes a release of the example's manifests with an executable on this host, and returns its image.
+func (h *host) release(version, previous, executable string) string {
+	h.t.Helper()
+	at := func(elem string) string { return filepath.Join(h.dir, "release", elem) }
+	out, code := h.stdout("adm", "release", "new", "--from-dir",
+		filepath.Join(harness.Root(), "deploy/examples/releases/1.0.0"),
+		"--version", version, "--previous", previous, "--to", at("images"), "--executable", executable,
+		"--signing-key", at("signing-key.asc"), "--signature-store", at("signatures"), "-o", "name")
+	if code != 0 {
+		h.t.Fatalf("no release: %s", out)
+	}
+	return out
+}
+
+// upgrade runs `windlass adm upgrade` on this host.
+func (h *host) upgrade(args ...string) {
+	h.t.Helper()
+	if out, code := h.here(append([]string{"adm", "upgrade"}, args...)...); code != 0 {
+		h.t.Fatalf("adm upgrade %v: exit code %d\n%s", args, code, out)
+	}
+}
+
+func (h *host) programs() (map[string]*programv1.Program, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := h.conn()
+	defer conn.Close()
+	list, err := programv1.NewProgramServiceClient(conn).ListPrograms(ctx, &programv1.ListProgramsRequest{})
+	out := map[string]*programv1.Program{}
+	for _, p := range list.GetItems() {
+		out[p.GetMetadata().GetName()] = p
+	}
+	return out, err
+}
+
+func (h *host) version() (*updatev1.ClusterVersion, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := h.conn()
+	defer conn.Close()
+	return updatev1.NewClusterVersionServiceClient(conn).GetClusterVersion(ctx,
+		&updatev1.GetClusterVersionRequest{Name: "version"})
+}
+
+// completed returns "" if the cluster is at a version.
+func (h *host) completed(version string) string {
+	cv, err := h.version()
+	if list := cv.GetStatus().GetHistory(); err == nil && len(list) > 0 && list[0].GetVersion() == version &&
+		list[0].GetState() == "Completed" {
+		return ""
+	}
+	return fmt.Sprint(cv.GetStatus().GetConditions(), err)
+}
+
+// runsFrom returns the executable that a program of this host runs from, as the kernel says.
+func (h *host) runsFrom(program string) string {
+	h.t.Helper()
+	pids := h.pids(program)
+	if len(pids) != 1 {
+		h.t.Errorf("%d processes of %s on %s", len(pids), program, h.name)
+		return ""
+	}
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pids[0]))
+	if err != nil {
+		h.t.Error(err)
+	}
+	return exe
+}

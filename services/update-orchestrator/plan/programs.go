@@ -1,0 +1,274 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
+)
+
+// Reasons of the condition Progressing of a program, beyond those that supervisors give.
+const (
+	ProgramUpdated   = "Updated"        // all hosts have what is wanted
+	ProgramOnHost    = "UpdatesHost"    // a host changes
+	ProgramAwaits    = "AwaitsPrograms" // another program changes
+	ProgramHostAway  = "HostAway"       // a host that lacks it cannot be changed now
+	ProgramHostUnfit = "HostNotReady"   // a change would leave fewer processes than are wanted
+)
+
+// SupervisorFinalizer keeps a Program until no host runs from an executable of a release any more.
+const SupervisorFinalizer = "windlass.dev/supervisor"
+
+// ProgramHost is a host of the control plane, which has a process of each program.
+type ProgramHost struct {
+	Name    string
+	Present bool     // processes run there
+	Serving []string // programs whose process serves there
+	Leading []string // programs whose leader is there
+}
+
+// ProgramsView is what is known of the programs that releases brought to a cluster whose control plane is on hosts.
+type ProgramsView struct {
+	Programs []*programv1.Program
+	Order    []string // names of all programs, in the order in which they change
+	Hosts    []ProgramHost
+}
+
+// ProgramTurn is what happens to a program.
+type ProgramTurn struct {
+	Program *programv1.Program
+	Turn    string // host that may change it, or that it is being changed on; empty if none
+	Updated bool   // all hosts have what is wanted
+	Failed  bool   // a host went back to what it had, so that no other one is changed
+	Gone    bool   // nothing wants it, and no host that is present runs from an executable of a release
+	Reason  string
+	Message string
+}
+
+// Programs says on which host which program may change to what is wanted: one program on one host at a time, those
+// whose process does not serve first, the leader's last. A process that serves is only taken down while those of all
+// other hosts serve. Once a host had to go back, no other one is changed.
+func Programs(v ProgramsView) []ProgramTurn {
+	programs := slices.Clone(v.Programs)
+	place := func(p *programv1.Program) int { return slices.Index(v.Order, p.GetMetadata().GetName()) }
+	slices.SortStableFunc(programs, func(a, b *programv1.Program) int { return place(a) - place(b) })
+	var out []ProgramTurn
+	changes := "" // what changes already: a program and its host
+	for _, p := range programs {
+		if host := changing(p, v.Hosts); host != "" {
+			changes = fmt.Sprintf("%s, which changes on host %s", p.GetMetadata().GetName(), host)
+			break
+		}
+	}
+	for _, p := range programs {
+		t := programTurn(p, v.Hosts, changes)
+		if t.Turn != "" && changes == "" {
+			changes = fmt.Sprintf("%s, which changes on host %s", p.GetMetadata().GetName(), t.Turn)
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// awayText is said of a host that is not present.
+const awayText = "runs no programs now: it goes on when it is back; if it does not come back, use `windlass host fence` and " +
+	"`windlass host remove`"
+
+// changing returns the host on which a program changes now; empty if there is none.
+func changing(p *programv1.Program, hosts []ProgramHost) string {
+	for _, h := range hosts {
+		if onTrial(reportOf(p, h.Name)) {
+			return h.Name
+		}
+	}
+	turn := p.GetStatus().GetTurn()
+	for _, h := range hosts {
+		if r := reportOf(p, h.Name); h.Name == turn && !has(p, r) && !gaveUp(p, r) {
+			return turn
+		}
+	}
+	return ""
+}
+
+func reportOf(p *programv1.Program, host string) *programv1.ProgramHost {
+	for _, r := range p.GetStatus().GetHosts() {
+		if r.GetName() == host {
+			return r
+		}
+	}
+	return nil
+}
+
+// onTrial reports whether a host has started the program from another executable and may have to go back.
+func onTrial(r *programv1.ProgramHost) bool { return r.GetProgressing() && r.GetReason() == "Starting" }
+
+// has reports whether a host runs what is wanted and is done with it. Where the program is deleted that is the
+// executable that the host was started with.
+func has(p *programv1.Program, r *programv1.ProgramHost) bool {
+	switch {
+	case r == nil || r.GetProgressing():
+		return false
+	case object.Deleting(p):
+		return r.GetImage() == ""
+	}
+	return r.GetObservedGeneration() >= p.GetMetadata().GetGeneration() && r.GetImage() == p.GetSpec().GetImage() &&
+		r.GetVersion() == p.GetSpec().GetVersion()
+}
+
+// gaveUp reports whether a host does not try what is wanted any more.
+func gaveUp(p *programv1.Program, r *programv1.ProgramHost) bool {
+	return r != nil && !r.GetProgressing() && !has(p, r) &&
+		r.GetObservedGeneration() >= p.GetMetadata().GetGeneration()
+}
+
+func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) ProgramTurn {
+	t := ProgramTurn{Program: p}
+	name := p.GetMetadata().GetName()
+	var lack []ProgramHost
+	for _, h := range hosts {
+		r := reportOf(p, h.Name)
+		if has(p, r) {
+			continue
+		}
+		lack = append(lack, h)
+		if gaveUp(p, r) && !t.Failed && !object.Deleting(p) {
+			t.Failed, t.Reason, t.Message = true, r.GetReason(), fmt.Sprintf("host %s: %s", h.Name, r.GetMessage())
+		}
+	}
+	t.Gone = object.Deleting(p) && !slices.ContainsFunc(lack, func(h ProgramHost) bool { return h.Present })
+	count := fmt.Sprintf("%d of %d hosts have %s", len(hosts)-len(lack), len(hosts), wantedText(p))
+	t.Turn = changing(p, hosts)
+	switch {
+	case t.Turn != "":
+		t.Failed, t.Reason = false, ProgramOnHost
+		switch said := reportOf(p, t.Turn); {
+		case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == t.Turn && !h.Present }):
+			t.Reason = ProgramHostAway
+			t.Message = fmt.Sprintf("%s; host %s changes, and %s", count, t.Turn, awayText)
+		case said == nil || said.GetReason() == "AwaitsTurn":
+			t.Message = fmt.Sprintf("%s; host %s is next, and its supervisor has not begun yet", count, t.Turn)
+		default:
+			t.Message = fmt.Sprintf("%s; host %s changes: %s", count, t.Turn, said.GetMessage())
+		}
+	case t.Failed:
+	case len(hosts) == 0:
+		t.Reason, t.Message = ProgramHostAway, "no host of the control plane is known"
+	case len(lack) == 0:
+		t.Updated, t.Reason = true, ProgramUpdated
+		t.Message = fmt.Sprintf("all hosts have %s: %s", wantedText(p), namesOf(hosts))
+	case changes != "":
+		t.Reason, t.Message = ProgramAwaits, fmt.Sprintf("%s; it waits for %s", count, changes)
+	default:
+		t.Turn, t.Reason, t.Message = nextHost(name, lack, hosts)
+		t.Message = count + "; " + t.Message
+	}
+	return t
+}
+
+// nextHost chooses the host that changes next of those that lack what is wanted, or says why none does.
+func nextHost(program string, lack, hosts []ProgramHost) (turn, reason, message string) {
+	here := slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return !h.Present })
+	if len(here) == 0 {
+		return "", ProgramHostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
+	}
+	rank := func(h ProgramHost) int {
+		switch {
+		case !slices.Contains(h.Serving, program):
+			return 0
+		case !slices.Contains(h.Leading, program):
+			return 1
+		}
+		return 2 // so that it is led elsewhere once, not at each host
+	}
+	slices.SortFunc(here, func(a, b ProgramHost) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a.Name, b.Name))
+	})
+	next := here[0]
+	if rank(next) == 0 {
+		return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next, since its process does not serve", next.Name)
+	}
+	for _, h := range hosts {
+		switch {
+		case h.Name == next.Name || slices.Contains(h.Serving, program):
+		case !h.Present:
+			return "", ProgramHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next.Name, h.Name,
+				awayText)
+		default:
+			return "", ProgramHostUnfit, fmt.Sprintf(
+				"host %s is next, and waits until the process of host %s serves: only one may be missing", next.Name, h.Name)
+		}
+	}
+	return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next", next.Name)
+}
+
+func wantedText(p *programv1.Program) string {
+	if object.Deleting(p) {
+		return "the executable that they were started with"
+	}
+	return "version " + p.GetSpec().GetVersion()
+}
+
+func namesOf(hosts []ProgramHost) string {
+	var names []string
+	for _, h := range hosts {
+		names = append(names, h.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Applied returns the program with what follows from the turn: its status, and the finalizer that keeps it until no
+// host needs it any more.
+func (t ProgramTurn) Applied(hosts []ProgramHost, now time.Time) *programv1.Program {
+	next := proto.CloneOf(t.Program)
+	next.Status = t.status(hosts, now)
+	m := next.GetMetadata()
+	switch {
+	case t.Gone:
+		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == SupervisorFinalizer })
+	case !object.Deleting(next) && !slices.Contains(m.GetFinalizers(), SupervisorFinalizer):
+		m.Finalizers = append(m.Finalizers, SupervisorFinalizer)
+	}
+	return next
+}
+
+// status follows from the turn and from what the hosts report. Reports of hosts that are no longer of the cluster are
+// left out. The image and the version are those of a host that lacks what is wanted, as long as there is one.
+func (t ProgramTurn) status(hosts []ProgramHost, now time.Time) *programv1.ProgramStatus {
+	p := t.Program
+	st := &programv1.ProgramStatus{
+		ObservedGeneration: proto.Int32(p.GetMetadata().GetGeneration()), Turn: t.Turn,
+		Conditions: proto.CloneOf(p.GetStatus()).GetConditions(),
+	}
+	for _, r := range p.GetStatus().GetHosts() {
+		if !slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == r.GetName() }) {
+			continue
+		}
+		st.Hosts = append(st.Hosts, r)
+		if st.StartTime == nil || r.GetStartTime().GetSeconds() > st.StartTime.GetSeconds() {
+			st.StartTime = r.GetStartTime()
+		}
+		if onTrial(r) {
+			st.PreviousImage = r.GetPreviousImage()
+		}
+	}
+	slices.SortFunc(st.Hosts, func(a, b *programv1.ProgramHost) int { return strings.Compare(a.GetName(), b.GetName()) })
+	for i, r := range st.Hosts {
+		if i == 0 || !has(p, r) {
+			st.Image, st.Version = r.GetImage(), r.GetVersion()
+		}
+	}
+	progressing := &metav1.Condition{
+		Type: "Progressing", Status: True, Reason: proto.String(t.Reason), Message: proto.String(t.Message),
+	}
+	if t.Updated || t.Failed {
+		progressing.Status = False
+	}
+	st.Conditions = object.SetCondition(st.Conditions, progressing, now)
+	return st
+}
