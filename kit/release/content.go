@@ -46,7 +46,7 @@ func (i *Image) Content(limit int64) ([]byte, error) {
 	var out bytes.Buffer
 	err := i.fromAnyPlace(func(i *Image) error {
 		out.Reset()
-		return writeContent(&out, i, limit)
+		return i.WriteContent(&out, limit)
 	})
 	return out.Bytes(), err
 }
@@ -72,7 +72,7 @@ func (i *Image) SaveContent(ctx context.Context, path string, limit int64) error
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
-		return writeContent(to, i, limit)
+		return i.WriteContent(to, limit)
 	})
 	if ctx.Err() != nil {
 		err = ctx.Err()
@@ -126,7 +126,9 @@ func (i *Image) fromAnyPlace(read func(*Image) error) error {
 	return other.fromAnyPlace(read)
 }
 
-func writeContent(to io.Writer, i *Image, limit int64) error {
+// WriteContent writes what Content returns. It asks no other place when the one where the image was found does not
+// deliver it: what was written cannot be taken back.
+func (i *Image) WriteContent(to io.Writer, limit int64) error {
 	manifest, err := i.image.Manifest()
 	if err != nil {
 		return err
@@ -260,17 +262,21 @@ func OpenFile(ctx context.Context, ref, path string, verified bool) (*Image, err
 		return nil, err
 	}
 	defer f.Close()
-	p, err := partsOf(ctx, f, verified)
+	p, err := partsOf(ctx, f, section{file: f, path: path}, verified)
 	if err != nil {
 		return nil, fmt.Errorf("release image %s in %s: %w", ref, path, err)
 	}
 	return p.open(ref)
 }
 
-// partsOf returns the parts that are in a file.
-func partsOf(ctx context.Context, f *os.File, verified bool) (parts, error) {
+// maxParts is how many parts an image has at most: its index, manifest and configuration, and its layers.
+const maxParts = 3 + maxLayers
+
+// partsOf returns the parts of a content that r reads. What r has read is in the file of a section, which begins there,
+// as its present end.
+func partsOf(ctx context.Context, r io.Reader, in section, verified bool) (parts, error) {
 	p := parts{}
-	for r := tar.NewReader(f); ; {
+	for r := tar.NewReader(r); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return p, nil
@@ -278,13 +284,17 @@ func partsOf(ctx context.Context, f *os.File, verified bool) (parts, error) {
 		if err != nil {
 			return nil, err
 		}
-		begin, err := f.Seek(0, io.SeekCurrent) // nothing of a part was read before
+		in.begin, err = in.file.Seek(0, io.SeekCurrent) // nothing of a part was read before
 		if err != nil {
 			return nil, err
 		}
+		in.size = h.Size
 		digest, err := v1.NewHash(h.Name)
 		if err != nil {
 			return nil, err
+		}
+		if h.Typeflag != tar.TypeReg || len(h.PAXRecords) > 0 { // such as one with holes, which is longer than its bytes
+			return nil, fmt.Errorf("%s is not a plain file", digest)
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -298,17 +308,23 @@ func partsOf(ctx context.Context, f *os.File, verified bool) (parts, error) {
 				return nil, err
 			}
 		}
-		p[h.Name] = section{f.Name(), begin, h.Size}.open
+		if p[h.Name] = in.open; len(p) > maxParts {
+			return nil, fmt.Errorf("it has more than %d parts", maxParts)
+		}
 	}
 }
 
 // section is a part of a file.
 type section struct {
-	path        string
+	file        *os.File
+	path        string // where it is opened again; empty: the file itself is read, and remains open
 	begin, size int64
 }
 
 func (s section) open() (io.ReadCloser, error) {
+	if s.path == "" {
+		return io.NopCloser(io.NewSectionReader(s.file, s.begin, s.size)), nil
+	}
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, err
@@ -339,7 +355,7 @@ func (b parts) find(ref string) (*Image, error) {
 	}
 	raw, err := b.read(digest, maxManifest)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotFound, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	if list, err := v1.ParseIndexManifest(bytes.NewReader(raw)); err == nil && list.MediaType.IsIndex() {
 		return ofIndex(partIndex{b, raw}, digest)

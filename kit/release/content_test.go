@@ -77,7 +77,7 @@ func TestAnImageIsOpenedFromItsContent(t *testing.T) {
 				t.Errorf("from a file, it is %s", again.Digest)
 			}
 			_, err = OpenContent("r@"+sha, content)
-			says(t, err, errNotFound.Error())
+			says(t, err, ErrNotFound.Error())
 			_, err = OpenContent("r:tag", content)
 			says(t, err, errNoDigest.Error())
 		})

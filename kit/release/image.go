@@ -24,7 +24,7 @@ import (
 
 // Errors of Open.
 var (
-	errNotFound = errors.New("no such image")
+	ErrNotFound = errors.New("no such image") // it is in none of the places, all of which answered
 	errNoDigest = errors.New("the image must be named by its digest, as in name@sha256:…")
 )
 
@@ -41,7 +41,11 @@ type Image struct {
 
 // Places are where release images are looked for.
 type Places struct {
-	Layouts    []string // OCI layouts, for images that are named by their digest; the first one first
+	Layouts []string // OCI layouts, for images that are named by their digest; the first one first
+	// Elsewhere returns the processes of other hosts, which are asked for images that are named by their digest and are in
+	// none of the layouts; the first one first. nil means none.
+	Elsewhere  func() []Peer
+	Spool      string // directory for the images of other hosts while they are used; empty means that of temporary files
 	Registries registry.Access
 }
 
@@ -59,14 +63,15 @@ func (p Places) WithDefaults() Places {
 //
 //	oci:<directory>                an OCI layout with one image
 //	oci:<directory>@sha256:<hex>   one image of an OCI layout
-//	<name>@sha256:<hex>            looked up by its digest in the layouts in order, then in the registry if
-//	                               the name begins with the host of one
+//	<name>@sha256:<hex>            looked up by its digest in the layouts in order, then on other hosts, then
+//	                               in the registry if the name begins with the host of one
 //	<host>/<name>:<tag>            at the registry
 //
 // A registry is asked after its mirrors.
 //
 // Where the reference leads to an index, the image is the one for linux and this machine's architecture. ctx bounds
-// what is read from a registry, also in Load. An image that is nowhere is ErrNotFound.
+// what is read from a registry, also in Load; from another host all is read now. An image that is nowhere is
+// ErrNotFound.
 func Open(ctx context.Context, ref string, in Places) (*Image, error) {
 	image, err := find(ctx, ref, in)
 	if err != nil {
@@ -91,25 +96,72 @@ func find(ctx context.Context, ref string, in Places) (*Image, error) {
 		return ofLayout(dir)
 	}
 	repository, hex, byDigest := strings.Cut(ref, "@")
+	var nowhere error
 	if byDigest {
 		digest, err := v1.NewHash(hex)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errNoDigest, err)
 		}
-		for _, dir := range in.Layouts {
-			f, err := inLayout(dir, digest)
-			if !errors.Is(err, errNotFound) {
-				return f, err
-			}
+		image, final, err := in.onHosts(ctx, digest)
+		if final || !hasHost(repository) {
+			return image, err
+		}
+		nowhere = err
+	}
+	if !hasHost(repository) {
+		return nil, errNoDigest
+	}
+	image, err := pull(ctx, ref, in.Registries)
+	if err != nil && in.Elsewhere != nil && nowhere != nil && ctx.Err() == nil {
+		err = both(nowhere, err)
+	}
+	return image, err
+}
+
+// Find finds an image by its digest in the layouts in order, then on other hosts. One that none of them has is
+// ErrNotFound.
+func (in Places) Find(ctx context.Context, digest string) (*Image, error) {
+	hash, err := v1.NewHash(digest)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoDigest, err)
+	}
+	image, _, err := in.onHosts(ctx, hash)
+	return image, err
+}
+
+// onHosts is Find. final means that no other place is asked, whatever the error.
+func (in Places) onHosts(ctx context.Context, digest v1.Hash) (image *Image, final bool, err error) {
+	image, err = in.inLayouts(digest)
+	if !errors.Is(err, ErrNotFound) {
+		return image, true, err
+	}
+	if in.Elsewhere == nil {
+		return nil, false, err
+	}
+	image, err = in.onOtherHosts(ctx, digest)
+	return image, err == nil || ctx.Err() != nil, err
+}
+
+// both returns two errors of places, one after the other. It is ErrNotFound only if both are.
+func both(a, b error) error {
+	switch {
+	case errors.Is(a, ErrNotFound) && !errors.Is(b, ErrNotFound):
+		return fmt.Errorf("%v; %w", a, b)
+	case errors.Is(b, ErrNotFound) && !errors.Is(a, ErrNotFound):
+		return fmt.Errorf("%w; %v", a, b)
+	}
+	return fmt.Errorf("%w; %w", a, b)
+}
+
+// inLayouts returns the image of the first layout that has it.
+func (in Places) inLayouts(digest v1.Hash) (*Image, error) {
+	for _, dir := range in.Layouts {
+		image, err := inLayout(dir, digest)
+		if !errors.Is(err, ErrNotFound) {
+			return image, err
 		}
 	}
-	switch {
-	case hasHost(repository):
-		return pull(ctx, ref, in.Registries)
-	case byDigest:
-		return nil, fmt.Errorf("%w in %s", errNotFound, orNone(in.Layouts))
-	}
-	return nil, errNoDigest
+	return nil, fmt.Errorf("%w in %s", ErrNotFound, orNone(in.Layouts))
 }
 
 func orNone(stores []string) string {
@@ -143,7 +195,7 @@ func ofLayout(ref string) (*Image, error) {
 func descriptorsOf(dir string) ([]v1.Descriptor, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s is no OCI layout", errNotFound, dir)
+		return nil, fmt.Errorf("%w: %s is no OCI layout", ErrNotFound, dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("OCI layout %s: %w", dir, err)
@@ -162,7 +214,7 @@ func inLayout(dir string, digest v1.Hash) (*Image, error) {
 	}
 	i := slices.IndexFunc(descriptors, func(d v1.Descriptor) bool { return d.Digest == digest })
 	if i < 0 {
-		return nil, fmt.Errorf("%w in %s", errNotFound, filepath.Clean(dir))
+		return nil, fmt.Errorf("%w in %s", ErrNotFound, filepath.Clean(dir))
 	}
 	image, err := listed(dir, descriptors[i])
 	if err != nil {
@@ -301,7 +353,7 @@ func first(ctx context.Context, sources []registry.Source, want string) (*Image,
 		failed = append(failed, fmt.Errorf("%s: %w", s.Host, err))
 	}
 	if missing == len(sources) {
-		return nil, fmt.Errorf("%w: %w", errNotFound, errors.Join(failed...))
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, errors.Join(failed...))
 	}
 	return nil, errors.Join(failed...)
 }

@@ -243,7 +243,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(t.Context(), tt.ref, Places{Layouts: []string{store}})
 			says(t, err, tt.want)
-			if errors.Is(err, errNotFound) != tt.notFound {
+			if errors.Is(err, ErrNotFound) != tt.notFound {
 				t.Errorf("%v: is ErrNotFound: %v", err, !tt.notFound)
 			}
 		})
@@ -676,7 +676,7 @@ func TestOpenAsksARegistry(t *testing.T) {
 		}
 	}
 	_, err = Open(t.Context(), repository+"@"+sha, Places{})
-	if !errors.Is(err, errNotFound) {
+	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("an image that is not there: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

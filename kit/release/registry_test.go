@@ -105,7 +105,7 @@ func TestAPrivateRegistryIsReadByItsAuthorityAndCredentials(t *testing.T) {
 		})
 	}
 	_, err := opened(t, host+"/release@"+sha, kitregistry.Access{Settings: trusted, Credentials: known})
-	if !errors.Is(err, errNotFound) {
+	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("an image that is not there: %v", err)
 	}
 }

@@ -29,10 +29,13 @@ const patience = time.Minute
 
 // Verifier checks the signatures of images.
 type Verifier struct {
-	Rings  []Ring           // every one must be satisfied by a signature
-	Stores []string         // https://, http:// or file:// addresses, asked one after the other
-	Client *http.Client     // for https and http; nil means one that waits a minute for a signature
-	Now    func() time.Time // for the life time of signatures; nil means time.Now
+	Rings  []Ring   // every one must be satisfied by a signature
+	Stores []string // https://, http:// or file:// addresses, asked one after the other
+	// Elsewhere returns the processes of other hosts, whose signatures are checked if those of the stores do not suffice.
+	// nil means none.
+	Elsewhere func() []Peer
+	Client    *http.Client     // for https and http; nil means one that waits a minute for a signature
+	Now       func() time.Time // for the life time of signatures; nil means time.Now
 }
 
 // verificationError says what was found instead of the signatures that were looked for.
@@ -94,62 +97,92 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 // satisfied, also with an error. That says what was found instead, that there is nothing to verify by, or is that of
 // ctx.
 func (v Verifier) Prove(ctx context.Context, digest string) ([]Proof, error) {
-	if len(v.Rings) == 0 || len(v.Stores) == 0 {
+	if len(v.Rings) == 0 || len(v.Stores) == 0 && v.Elsewhere == nil {
 		return nil, errNoTrust
 	}
 	folder, err := storeFolder(digest)
 	if err != nil {
 		return nil, err
 	}
-	var proofs []Proof
 	now := time.Now
 	if v.Now != nil {
 		now = v.Now
 	}
-	missing := slices.Clone(v.Rings)
-	failed := &verificationError{Digest: digest}
+	p := proving{digest: digest, now: now, missing: slices.Clone(v.Rings)}
 	for _, store := range v.Stores {
-		found := 0
-		err := v.signatures(ctx, store, folder, func(signature string, raw []byte, err error) bool {
-			found++
-			if err != nil {
-				failed.Findings = append(failed.Findings, finding{Store: store, Signature: signature, Reason: err.Error()})
-				return true
-			}
-			missing = slices.DeleteFunc(missing, func(r Ring) bool {
-				p, err := r.check(raw, digest, now())
-				if err != nil {
-					failed.Findings = append(failed.Findings, finding{store, signature, r.Name, err.Error()})
-					return false
-				}
-				p.Ring, p.Store, p.Signature = r.Name, store, signature
-				proofs = append(proofs, p)
-				return true
-			})
-			return len(missing) > 0
-		})
-		switch {
-		case ctx.Err() != nil:
-			return proofs, ctx.Err()
-		case len(missing) == 0:
-			return proofs, nil
-		case err != nil:
-			failed.Findings = append(failed.Findings, finding{Store: store, Reason: err.Error()})
-		case found == 0:
-			failed.Findings = append(failed.Findings, finding{Store: store, Reason: "it has no signature of this image"})
+		err := p.ask(ctx, store, func(use useSignature) error { return v.signatures(ctx, store, folder, use) })
+		if err != nil || len(p.missing) == 0 {
+			return p.proofs, err
 		}
 	}
-	for _, r := range missing {
+	if v.Elsewhere != nil {
+		for _, peer := range v.Elsewhere() {
+			err := p.ask(ctx, peer.Name, func(use useSignature) error { return peer.signatures(ctx, digest, use) })
+			if err != nil || len(p.missing) == 0 {
+				return p.proofs, err
+			}
+		}
+	}
+	failed := &verificationError{Digest: digest, Findings: p.findings}
+	for _, r := range p.missing {
 		failed.Rings = append(failed.Rings, r.Name)
 	}
-	return proofs, failed
+	return p.proofs, failed
+}
+
+// useSignature is given a signature, or why it cannot be read, and returns whether it needs more.
+type useSignature func(name string, raw []byte, err error) (more bool)
+
+// proving is how far a proof is.
+type proving struct {
+	digest   string
+	now      func() time.Time
+	missing  []Ring // that no signature satisfies yet
+	proofs   []Proof
+	findings []finding
+}
+
+// ask checks the signatures of one store, until every ring is satisfied. Its error is that of ctx.
+func (p *proving) ask(ctx context.Context, store string, signatures func(useSignature) error) error {
+	found := 0
+	err := signatures(func(name string, raw []byte, err error) bool {
+		found++
+		if err != nil {
+			p.findings = append(p.findings, finding{Store: store, Signature: name, Reason: err.Error()})
+			return true
+		}
+		p.check(store, name, raw)
+		return len(p.missing) > 0
+	})
+	switch {
+	case len(p.missing) == 0:
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		p.findings = append(p.findings, finding{Store: store, Reason: err.Error()})
+	case found == 0:
+		p.findings = append(p.findings, finding{Store: store, Reason: "it has no signature of this image"})
+	}
+	return nil
+}
+
+// check takes a signature for each ring that it satisfies.
+func (p *proving) check(store, name string, raw []byte) {
+	p.missing = slices.DeleteFunc(p.missing, func(r Ring) bool {
+		proof, err := r.check(raw, p.digest, p.now())
+		if err != nil {
+			p.findings = append(p.findings, finding{store, name, r.Name, err.Error()})
+			return false
+		}
+		proof.Ring, proof.Store, proof.Signature = r.Name, store, name
+		p.proofs = append(p.proofs, proof)
+		return true
+	})
 }
 
 // signatures calls use with each signature of a folder of a store, or with why it cannot be read, until use is false or
 // there is none more.
-func (v Verifier) signatures(ctx context.Context, store, folder string,
-	use func(name string, raw []byte, err error) bool,
-) error {
+func (v Verifier) signatures(ctx context.Context, store, folder string, use useSignature) error {
 	address, err := storeAddress(store)
 	if err != nil {
 		return err
@@ -236,10 +269,12 @@ func whole(r io.ReadCloser, err error) ([]byte, error) {
 	defer r.Close()
 	raw, err := io.ReadAll(io.LimitReader(r, maxSignature+1))
 	if err == nil && len(raw) > maxSignature {
-		err = fmt.Errorf("it is longer than %d bytes", maxSignature)
+		err = errLong
 	}
 	return raw, err
 }
+
+var errLong = fmt.Errorf("it is longer than %d bytes", maxSignature)
 
 // check returns what a signature is, and refuses one that none of the ring's keys made for an image. That a key has
 // expired does not matter: releases are verified long after they were signed, and upstream does not check it either.

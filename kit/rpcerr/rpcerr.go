@@ -56,6 +56,12 @@ func NotFound(kind, name string) error {
 		fmt.Sprintf("%s %q not found", kind, name), about(kind, name))
 }
 
+// NotFoundAnywhere is NotFound for what several places were asked for; places says which, and what they answered.
+func NotFoundAnywhere(kind, name, places string) error {
+	return build(codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND,
+		fmt.Sprintf("%s %q not found: %s", kind, name, places), about(kind, name))
+}
+
 // Exists says that the name is taken (ALREADY_EXISTS).
 func Exists(kind, name string) error {
 	return build(codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS,

@@ -50,6 +50,10 @@ func TestStatus(t *testing.T) {
 			"NOT_FOUND", about, nil,
 		},
 		{
+			"what is in no place names the places", rpcerr.NotFoundAnywhere("machine", "m-1", "not on h1"), codes.NotFound,
+			`machine "m-1" not found: not on h1`, "NOT_FOUND", about, nil,
+		},
+		{
 			"a taken name is named", rpcerr.Exists("machine", "m-1"), codes.AlreadyExists, `machine "m-1" already exists`,
 			"ALREADY_EXISTS", about, nil,
 		},

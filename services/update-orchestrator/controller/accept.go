@@ -570,8 +570,9 @@ func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, pr
 		}
 		rings, stores = append(rings, trusted...), append(stores, at...)
 	}
+	elsewhere := c.Images.Elsewhere
 	if own := cv.GetSpec().GetSignatureStores(); len(own) > 0 {
-		stores = nil
+		stores, elsewhere = nil, nil // these instead of all that processes were given
 		for _, s := range own {
 			stores = append(stores, s.GetUrl())
 		}
@@ -579,7 +580,7 @@ func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, pr
 	if len(rings) == 0 {
 		return nil, errors.New("there are no keys to verify releases by")
 	}
-	return release.Verifier{Rings: rings, Stores: stores}.Prove(ctx, digest)
+	return release.Verifier{Rings: rings, Stores: stores, Elsewhere: elsewhere}.Prove(ctx, digest)
 }
 
 // readRings reads the key rings of directories: every file is one.

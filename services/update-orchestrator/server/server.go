@@ -12,6 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
@@ -220,6 +221,11 @@ type Release struct {
 
 	contents Contents
 	reads    chan struct{} // holds one for each plan that reads a release
+
+	images release.Places
+	stores []string
+	sends  chan struct{} // holds one for each image that is sent from a layout
+	relays chan struct{} // holds one for each image that may be on another host
 }
 
 // Contents describes the manifests of releases. It is the controller.
@@ -233,11 +239,15 @@ type Contents interface {
 type Verify func(ctx context.Context, cv *updatev1.ClusterVersion, image string) (*updatev1.VerifyReleaseResponse,
 	error)
 
-// NewRelease returns a server over the releases that were fetched.
-func NewRelease(tables *kinds.Tables, verify Verify, contents Contents) *Release {
+// NewRelease returns a server over the releases that were fetched. It sends images that are in the layouts of images,
+// and the signatures in those of the stores that are directories.
+func NewRelease(tables *kinds.Tables, verify Verify, contents Contents, images release.Places,
+	stores []string,
+) *Release {
 	return &Release{
 		tables: tables, verify: verify, slots: make(chan struct{}, mostPreflights), contents: contents,
-		reads: make(chan struct{}, mostPreflights),
+		reads:  make(chan struct{}, mostPreflights),
+		images: images, stores: stores, sends: make(chan struct{}, mostImages), relays: make(chan struct{}, mostImages),
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/kit/version"
@@ -111,6 +112,10 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		return nil, err
 	}
 	turns := promql.NewTurns(plan.BetweenQueries)
+	if p.Directory != nil {
+		cfg.images.Spool = filepath.Join(cfg.Dir, "releases")
+		cfg.images.Elsewhere = func() []release.Peer { return elsewhere(p, cfg.Host) }
+	}
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
@@ -128,7 +133,8 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
 		server.NewVersion(tables, graphs, runtime.GOARCH, control))
 	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
-	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables, control.Verify, control))
+	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc,
+		server.NewRelease(tables, control.Verify, control, cfg.images, cfg.stores))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
 	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, server.NewProgram(control))
 	p.Tables.Add(tables.Definitions, &apiextensionsv1.CustomResourceDefinitionService_ServiceDesc, nil)

@@ -13,8 +13,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise/plan"
 )
@@ -70,8 +73,9 @@ func (x *executables) show(v *plan.View) {
 	v.Staged = v.Staged || v.Wanted.Image == ""
 }
 
-// stage begins to fetch an executable unless that is under way.
-func (x *executables) stage(ctx context.Context, e plan.Executable) {
+// stage begins to fetch an executable unless that is under way. updates is a connection to the update-orchestrator of
+// this machine.
+func (x *executables) stage(ctx context.Context, e plan.Executable, updates grpc.ClientConnInterface) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.staged[e]
@@ -84,7 +88,7 @@ func (x *executables) stage(ctx context.Context, e plan.Executable) {
 	}
 	s.running = true
 	go func() {
-		err := x.prepare(ctx, e)
+		err := x.prepare(ctx, e, updates)
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		*s = staging{done: err == nil, tries: s.tries + 1, tried: time.Now()}
@@ -97,10 +101,10 @@ func (x *executables) stage(ctx context.Context, e plan.Executable) {
 
 // prepare has the executable of an image on the disk, and looks whether it runs and is of the version that it is said
 // to be of. The error is release.ErrUnfit if another try makes no sense.
-func (x *executables) prepare(ctx context.Context, e plan.Executable) error {
+func (x *executables) prepare(ctx context.Context, e plan.Executable, updates grpc.ClientConnInterface) error {
 	missing, err := x.gone(e)
 	if err == nil && missing {
-		err = x.fetch(ctx, e)
+		err = x.fetch(ctx, e, updates)
 	}
 	if err != nil {
 		return err
@@ -112,12 +116,34 @@ func (x *executables) prepare(ctx context.Context, e plan.Executable) error {
 	return err
 }
 
+// places are where images of releases are looked for. Where the control plane is on hosts, the update-orchestrator of
+// this host also reads those that are on another host alone.
+func (x *executables) places(updates grpc.ClientConnInterface) release.Places {
+	places := x.cluster.ReleasePlaces()
+	if x.cluster.Member == nil {
+		return places
+	}
+	places.Spool = x.cluster.Dir("executables")
+	places.Elsewhere = func() []release.Peer {
+		return []release.Peer{{
+			Name: topology.UpdateOrchestrator, Relays: true,
+			Dial: func() (release.PeerConn, error) { return shared{updates}, nil },
+		}}
+	}
+	return places
+}
+
+// shared is a connection that others use, too, and that is not closed here.
+type shared struct{ grpc.ClientConnInterface }
+
+func (shared) Close() error { return nil }
+
 // fetch reads the executable of an image. Its directory appears once it is there as a whole.
-func (x *executables) fetch(ctx context.Context, e plan.Executable) error {
+func (x *executables) fetch(ctx context.Context, e plan.Executable, updates grpc.ClientConnInterface) error {
 	dir := filepath.Dir(x.path(e))
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
-	image, err := release.Open(ctx, e.Image, x.cluster.ReleasePlaces())
+	image, err := release.Open(ctx, e.Image, x.places(updates))
 	if err != nil {
 		return err
 	}

@@ -309,7 +309,11 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Next) error {
 	switch n.Verb {
 	case plan.Stage:
-		ps.executables.stage(ctx, v.Wanted.Executable)
+		conn, err := ps.conn(topology.UpdateOrchestrator)
+		if err != nil {
+			return err
+		}
+		ps.executables.stage(ctx, v.Wanted.Executable, conn)
 	case plan.Switch:
 		// First it is written down: a supervisor that dies then goes on with the trial.
 		if err := ps.write(p, n.Record); err != nil {
