@@ -96,7 +96,7 @@ func testUpdate(t *testing.T, f *fleet) {
 		for _, h := range all {
 			before[h.name] = fmt.Sprint(h.pids(topology.UpdateOrchestrator))
 		}
-		h3.upgrade("--to-image", h3.release("1.2.0", "1.0.0", harness.BrokenExecutable(t)), "--allow-explicit-upgrade")
+		h3.upgrade("--to-image", h3.release("1.1.1", "1.0.0", harness.BrokenExecutable(t)), "--allow-explicit-upgrade")
 		f.await("the update to fail", func() string {
 			cv, err := h2.version()
 			for _, c := range cv.GetStatus().GetConditions() {

@@ -390,7 +390,9 @@ func TestAnImageThatIsNowhereNamesThePlaces(t *testing.T) {
 			places := at(t, tt.peers...)
 			for _, ref := range []string{"r@" + sha, "r.example.com/r@" + sha} {
 				if strings.Contains(ref, "/") { // no registry is reached
-					places.Registries.Settings = []string{written(t, "registries: {r.example.com: {mirrors: ['http://127.0.0.1:1'], mirrorsOnly: true}}")}
+					places.Registries.Settings = []string{
+						written(t, "registries: {r.example.com: {mirrors: ['http://127.0.0.1:1'], mirrorsOnly: true}}"),
+					}
 				}
 				_, err := Open(t.Context(), ref, places)
 				says(t, err, strings.ReplaceAll(tt.want, "LAYOUT", places.Layouts[0]))

@@ -40,34 +40,35 @@ func (c *Controller) turns(ctx context.Context, _ string) (time.Time, error) {
 		return again, nil
 	}
 	for _, t := range plan.Programs(v) {
-		if err := c.turn(ctx, t, v.Hosts); err != nil {
-			return time.Time{}, err
+		// What was decided of the next one depends on this one.
+		if written, err := c.turn(ctx, t, v.Hosts); !written || err != nil {
+			return again, err
 		}
 	}
 	return again, nil
 }
 
-// turn writes what happens to a program.
-func (c *Controller) turn(ctx context.Context, t plan.ProgramTurn, hosts []plan.ProgramHost) error {
+// turn writes what happens to a program. False means that the program has changed since it was decided.
+func (c *Controller) turn(ctx context.Context, t plan.ProgramTurn, hosts []plan.ProgramHost) (written bool, err error) {
 	next := t.Applied(hosts, now())
 	if proto.Equal(next, t.Program) {
-		return nil
+		return true, nil
 	}
 	if t.Turn != t.Program.GetStatus().GetTurn() {
 		c.Log.InfoContext(ctx, "program changes", "program", t.Program.GetMetadata().GetName(), "host", t.Turn, "reason",
 			t.Reason, "message", t.Message)
 	}
 	key := object.Key{Name: t.Program.GetMetadata().GetName()}
-	_, err := c.Tables.Programs.Modify(ctx, key, func(p *programv1.Program) error {
-		if p.GetMetadata().GetResourceVersion() == t.Program.GetMetadata().GetResourceVersion() { // else it is decided again
+	_, err = c.Tables.Programs.Modify(ctx, key, func(p *programv1.Program) error {
+		if written = p.GetMetadata().GetResourceVersion() == t.Program.GetMetadata().GetResourceVersion(); written {
 			p.Status, p.Metadata.Finalizers = next.GetStatus(), slices.Clone(next.GetMetadata().GetFinalizers())
 		}
 		return nil
 	})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-		return nil
+		return false, nil
 	}
-	return err
+	return written, err
 }
 
 // ProgramHosts returns the hosts of the control plane by what their processes announce, in the order of their names.

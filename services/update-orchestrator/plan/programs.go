@@ -15,11 +15,17 @@ import (
 
 // Reasons of the condition Progressing of a program, beyond those that supervisors give.
 const (
-	ProgramUpdated   = "Updated"        // all hosts have what is wanted
+	ProgramUpdated   = "Updated"        // all hosts have what is wanted; supervisors say the same of their host
 	ProgramOnHost    = "UpdatesHost"    // a host changes
 	ProgramAwaits    = "AwaitsPrograms" // another program changes
 	ProgramHostAway  = "HostAway"       // a host that lacks it cannot be changed now
-	ProgramHostUnfit = "HostNotReady"   // a change would leave fewer processes than are wanted
+	ProgramHostUnfit = "HostNotReady"   // a host does not report, or a change would leave too few processes
+)
+
+// Reasons that the supervisor of a host gives.
+const (
+	hostAwaitsTurn = "AwaitsTurn" // it has the executable, and waits for its turn
+	hostStarting   = "Starting"   // the program was started from it and may have to go back
 )
 
 // SupervisorFinalizer keeps a Program until no host runs from an executable of a release any more.
@@ -33,6 +39,8 @@ type ProgramHost struct {
 	Leading []string // programs whose leader is there
 }
 
+func (h ProgramHost) serves(program string) bool { return slices.Contains(h.Serving, program) }
+
 // ProgramsView is what is known of the programs that releases brought to a cluster whose control plane is on hosts.
 type ProgramsView struct {
 	Programs []*programv1.Program
@@ -43,34 +51,37 @@ type ProgramsView struct {
 // ProgramTurn is what happens to a program.
 type ProgramTurn struct {
 	Program *programv1.Program
-	Turn    string // host that may change it, or that it is being changed on; empty if none
+	Turn    string // host that changes it, or is to; empty if none
+	Held    bool   // the host of the turn must not begin now
 	Updated bool   // all hosts have what is wanted
 	Failed  bool   // a host went back to what it had, so that no other one is changed
-	Gone    bool   // nothing wants it, and no host that is present runs from an executable of a release
+	Gone    bool   // nothing wants it, and no host runs from an executable of a release
 	Reason  string
 	Message string
 }
 
 // Programs says on which host which program may change to what is wanted: one program on one host at a time, those
-// whose process does not serve first, the leader's last. A process that serves is only taken down while those of all
-// other hosts serve. Once a host had to go back, no other one is changed.
+// whose process does not serve first, the leader's last. A host gets its turn once it has the executable. A process
+// that serves is only taken down while those of all other hosts serve. Once a host had to go back, no other one is
+// changed. A turn ends when its host has what is wanted, had to go back, or is no longer of the cluster: a supervisor
+// may act on it until it has seen the next state.
 func Programs(v ProgramsView) []ProgramTurn {
 	programs := slices.Clone(v.Programs)
 	place := func(p *programv1.Program) int { return slices.Index(v.Order, p.GetMetadata().GetName()) }
 	slices.SortStableFunc(programs, func(a, b *programv1.Program) int { return place(a) - place(b) })
-	var out []ProgramTurn
 	changes := "" // what changes already: a program and its host
-	for _, p := range programs {
-		if host := changing(p, v.Hosts); host != "" {
+	note := func(p *programv1.Program, host string) {
+		if changes == "" && host != "" {
 			changes = fmt.Sprintf("%s, which changes on host %s", p.GetMetadata().GetName(), host)
-			break
 		}
 	}
 	for _, p := range programs {
+		note(p, changing(p, v.Hosts))
+	}
+	var out []ProgramTurn
+	for _, p := range programs {
 		t := programTurn(p, v.Hosts, changes)
-		if t.Turn != "" && changes == "" {
-			changes = fmt.Sprintf("%s, which changes on host %s", p.GetMetadata().GetName(), t.Turn)
-		}
+		note(p, t.Turn)
 		out = append(out, t)
 	}
 	return out
@@ -80,7 +91,7 @@ func Programs(v ProgramsView) []ProgramTurn {
 const awayText = "runs no programs now: it goes on when it is back; if it does not come back, use `windlass host fence` and " +
 	"`windlass host remove`"
 
-// changing returns the host on which a program changes now; empty if there is none.
+// changing returns the host on which a program changes now, or has its turn; empty if there is none.
 func changing(p *programv1.Program, hosts []ProgramHost) string {
 	for _, h := range hosts {
 		if onTrial(reportOf(p, h.Name)) {
@@ -106,30 +117,35 @@ func reportOf(p *programv1.Program, host string) *programv1.ProgramHost {
 }
 
 // onTrial reports whether a host has started the program from another executable and may have to go back.
-func onTrial(r *programv1.ProgramHost) bool { return r.GetProgressing() && r.GetReason() == "Starting" }
+func onTrial(r *programv1.ProgramHost) bool {
+	return r.GetProgressing() && r.GetReason() == hostStarting
+}
+
+// speaks reports whether a report is about what is wanted now.
+func speaks(p *programv1.Program, r *programv1.ProgramHost) bool {
+	return r != nil && r.GetObservedGeneration() >= p.GetMetadata().GetGeneration()
+}
 
 // has reports whether a host runs what is wanted and is done with it. Where the program is deleted that is the
 // executable that the host was started with.
 func has(p *programv1.Program, r *programv1.ProgramHost) bool {
-	switch {
-	case r == nil || r.GetProgressing():
+	if !speaks(p, r) || r.GetProgressing() || r.GetReason() != ProgramUpdated {
 		return false
-	case object.Deleting(p):
+	}
+	if object.Deleting(p) {
 		return r.GetImage() == ""
 	}
-	return r.GetObservedGeneration() >= p.GetMetadata().GetGeneration() && r.GetImage() == p.GetSpec().GetImage() &&
-		r.GetVersion() == p.GetSpec().GetVersion()
+	return r.GetImage() == p.GetSpec().GetImage() && r.GetVersion() == p.GetSpec().GetVersion()
 }
 
-// gaveUp reports whether a host does not try what is wanted any more.
+// gaveUp reports whether a host does not try what is wanted any more. There is no other way back than to what the host
+// was started with, so that is tried again and again.
 func gaveUp(p *programv1.Program, r *programv1.ProgramHost) bool {
-	return r != nil && !r.GetProgressing() && !has(p, r) &&
-		r.GetObservedGeneration() >= p.GetMetadata().GetGeneration()
+	return speaks(p, r) && !r.GetProgressing() && !has(p, r) && !object.Deleting(p)
 }
 
 func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) ProgramTurn {
 	t := ProgramTurn{Program: p}
-	name := p.GetMetadata().GetName()
 	var lack []ProgramHost
 	for _, h := range hosts {
 		r := reportOf(p, h.Name)
@@ -137,74 +153,108 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 			continue
 		}
 		lack = append(lack, h)
-		if gaveUp(p, r) && !t.Failed && !object.Deleting(p) {
+		if gaveUp(p, r) && !t.Failed {
 			t.Failed, t.Reason, t.Message = true, r.GetReason(), fmt.Sprintf("host %s: %s", h.Name, r.GetMessage())
 		}
 	}
-	t.Gone = object.Deleting(p) && !slices.ContainsFunc(lack, func(h ProgramHost) bool { return h.Present })
 	count := fmt.Sprintf("%d of %d hosts have %s", len(hosts)-len(lack), len(hosts), wantedText(p))
 	t.Turn = changing(p, hosts)
+	begun := onTrial(reportOf(p, t.Turn))
 	switch {
-	case t.Turn != "":
-		t.Failed, t.Reason = false, ProgramOnHost
-		switch said := reportOf(p, t.Turn); {
-		case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == t.Turn && !h.Present }):
-			t.Reason = ProgramHostAway
-			t.Message = fmt.Sprintf("%s; host %s changes, and %s", count, t.Turn, awayText)
-		case said == nil || said.GetReason() == "AwaitsTurn":
-			t.Message = fmt.Sprintf("%s; host %s is next, and its supervisor has not begun yet", count, t.Turn)
-		default:
-			t.Message = fmt.Sprintf("%s; host %s changes: %s", count, t.Turn, said.GetMessage())
-		}
+	case begun:
+		t.Failed = false // until it is known what comes of this one
+		t.Reason, t.Message = turnText(p, t.Turn, hosts)
+		t.Message = count + "; " + t.Message
 	case t.Failed:
+		t.Held = t.Turn != ""
 	case len(hosts) == 0:
 		t.Reason, t.Message = ProgramHostAway, "no host of the control plane is known"
 	case len(lack) == 0:
-		t.Updated, t.Reason = true, ProgramUpdated
+		t.Updated, t.Gone, t.Reason = true, object.Deleting(p), ProgramUpdated
 		t.Message = fmt.Sprintf("all hosts have %s: %s", wantedText(p), namesOf(hosts))
+	case t.Turn != "":
+		t.Reason, t.Message = turnText(p, t.Turn, hosts)
+		if reason, message := lacking(p, t.Turn, hosts); reason != "" {
+			t.Held, t.Reason, t.Message = true, reason, message
+		}
+		t.Message = count + "; " + t.Message
 	case changes != "":
 		t.Reason, t.Message = ProgramAwaits, fmt.Sprintf("%s; it waits for %s", count, changes)
 	default:
-		t.Turn, t.Reason, t.Message = nextHost(name, lack, hosts)
+		t.Turn, t.Reason, t.Message = nextHost(p, lack, hosts)
 		t.Message = count + "; " + t.Message
 	}
 	return t
 }
 
+// turnText says how far the host is that has the turn.
+func turnText(p *programv1.Program, turn string, hosts []ProgramHost) (reason, message string) {
+	said := reportOf(p, turn)
+	switch {
+	case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == turn && !h.Present }):
+		return ProgramHostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
+	case onTrial(said):
+		return said.GetReason(), fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
+	case !speaks(p, said) || said.GetReason() == hostAwaitsTurn:
+		return ProgramOnHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
+	}
+	return ProgramOnHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
+}
+
 // nextHost chooses the host that changes next of those that lack what is wanted, or says why none does.
-func nextHost(program string, lack, hosts []ProgramHost) (turn, reason, message string) {
+func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, message string) {
+	program := p.GetMetadata().GetName()
 	here := slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return !h.Present })
 	if len(here) == 0 {
 		return "", ProgramHostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
 	}
 	rank := func(h ProgramHost) int {
 		switch {
-		case !slices.Contains(h.Serving, program):
-			return 0
-		case !slices.Contains(h.Leading, program):
-			return 1
+		case slices.Contains(h.Leading, program): // so that it is led elsewhere once, not at each host
+			return 4
+		case reportOf(p, h.Name).GetReason() != hostAwaitsTurn || !speaks(p, reportOf(p, h.Name)):
+			return 3
+		case h.serves(program):
+			return 2
 		}
-		return 2 // so that it is led elsewhere once, not at each host
+		return 1
 	}
 	slices.SortFunc(here, func(a, b ProgramHost) int {
 		return cmp.Or(rank(a)-rank(b), strings.Compare(a.Name, b.Name))
 	})
 	next := here[0]
-	if rank(next) == 0 {
-		return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next, since its process does not serve", next.Name)
+	switch r := reportOf(p, next.Name); {
+	case !speaks(p, r):
+		return "", ProgramHostUnfit,
+			fmt.Sprintf("host %s has not reported on it: start `windlass host run` there, or update "+
+				"it; if the host is removed, run `windlass host stop` there", next.Name)
+	case r.GetReason() != hostAwaitsTurn:
+		return "", r.GetReason(), fmt.Sprintf("host %s: %s", next.Name, r.GetMessage())
+	}
+	if reason, message := lacking(p, next.Name, hosts); reason != "" {
+		return "", reason, message
+	}
+	return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next", next.Name)
+}
+
+// lacking says why the process of a program on a host must not be taken down now: another one does not serve. A process
+// that does not serve may always be.
+func lacking(p *programv1.Program, next string, hosts []ProgramHost) (reason, message string) {
+	program := p.GetMetadata().GetName()
+	if slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == next && !h.serves(program) }) {
+		return "", ""
 	}
 	for _, h := range hosts {
 		switch {
-		case h.Name == next.Name || slices.Contains(h.Serving, program):
+		case h.Name == next || h.serves(program):
 		case !h.Present:
-			return "", ProgramHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next.Name, h.Name,
-				awayText)
+			return ProgramHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next, h.Name, awayText)
 		default:
-			return "", ProgramHostUnfit, fmt.Sprintf(
-				"host %s is next, and waits until the process of host %s serves: only one may be missing", next.Name, h.Name)
+			return ProgramHostUnfit, fmt.Sprintf(
+				"host %s is next, and waits until the process of host %s serves: only one may be missing", next, h.Name)
 		}
 	}
-	return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next", next.Name)
+	return "", ""
 }
 
 func wantedText(p *programv1.Program) string {
@@ -242,7 +292,7 @@ func (t ProgramTurn) Applied(hosts []ProgramHost, now time.Time) *programv1.Prog
 func (t ProgramTurn) status(hosts []ProgramHost, now time.Time) *programv1.ProgramStatus {
 	p := t.Program
 	st := &programv1.ProgramStatus{
-		ObservedGeneration: proto.Int32(p.GetMetadata().GetGeneration()), Turn: t.Turn,
+		ObservedGeneration: proto.Int32(p.GetMetadata().GetGeneration()), Turn: t.Turn, TurnHeld: t.Held,
 		Conditions: proto.CloneOf(p.GetStatus()).GetConditions(),
 	}
 	for _, r := range p.GetStatus().GetHosts() {

@@ -84,18 +84,36 @@ func TestPrograms(t *testing.T) {
 		"a process that does not serve is first": {
 			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), old("h2"), old("h3"))},
 			hosts:    hosts("gateway h3"),
-			turns:    []string{"gateway: h3 UpdatesHost"}, words: "since its process does not serve",
+			turns:    []string{"gateway: h3 UpdatesHost"}, words: "host h3 is next",
 		},
 		"none serves": {
 			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), old("h2"), old("h3"))},
 			hosts:    hosts("gateway h1", "gateway h2", "gateway h3"),
-			turns:    []string{"gateway: h1 UpdatesHost"},
+			turns:    []string{"gateway: h2 UpdatesHost"},
 		},
 		"one that has it does not serve": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), has("h2"), old("h3"))},
 			hosts:    hosts("gateway h2"),
 			turns:    []string{"gateway:  HostNotReady"},
 			words:    "host h3 is next, and waits until the process of host h2 serves",
+		},
+		"a host has the executable before the others": {
+			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), on("h2", "1", "Fetching"), old("h3"))},
+			hosts:    hosts(),
+			turns:    []string{"gateway: h3 UpdatesHost"},
+		},
+		"no host but the leader's has the executable": {
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "", old("h1"), on("h2", "1", "Fetching"), on("h3", "1", "Fetching")),
+			},
+			hosts: hosts(),
+			turns: []string{"gateway:  Fetching"}, words: "host h2: said by h2",
+		},
+		"a host does not report": {
+			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), has("h2"))},
+			hosts:    hosts(),
+			turns:    []string{"gateway:  HostNotReady"},
+			words:    "host h3 has not reported on it: start `windlass host run` there",
 		},
 		"a host is away": {
 			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), old("h2"), old("h3"))},
@@ -113,6 +131,21 @@ func TestPrograms(t *testing.T) {
 			hosts:    hosts("h3"),
 			turns:    []string{"gateway: h3 HostAway"}, words: "host h3 changes, and runs no programs now",
 		},
+		"a host that has its turn has not begun when another one goes": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), old("h2"), old("h3"))},
+			hosts:    hosts("h3"),
+			turns:    []string{"gateway: h2 HostAway held"}, words: "waits for host h3, which runs no programs now",
+		},
+		"a host has begun when another one goes": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), on("h2", "2", "Starting"), old("h3"))},
+			hosts:    hosts("h3", "gateway h2"),
+			turns:    []string{"gateway: h2 Starting"},
+		},
+		"a host that has its turn does not serve when another one goes": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), old("h2"), old("h3"))},
+			hosts:    hosts("h3", "gateway h2"),
+			turns:    []string{"gateway: h2 UpdatesHost"},
+		},
 		"the host that changed was removed": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h4", old("h1"), old("h2"), old("h3"),
 				on("h4", "2", "Starting"))},
@@ -122,12 +155,12 @@ func TestPrograms(t *testing.T) {
 		"a host is on trial": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), on("h2", "2", "Starting"), old("h3"))},
 			hosts:    hosts("gateway h2"),
-			turns:    []string{"gateway: h2 UpdatesHost"}, words: "host h2 changes: said by h2",
+			turns:    []string{"gateway: h2 Starting"}, words: "host h2 changes: said by h2",
 		},
 		"a host has its turn and has not said so": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h3", old("h1"), old("h2"), old("h3"))},
 			hosts:    hosts(),
-			turns:    []string{"gateway: h3 UpdatesHost"}, words: "host h3 is next, and its supervisor has not begun yet",
+			turns:    []string{"gateway: h3 UpdatesHost"}, words: "host h3 has its turn, and has not reported since",
 		},
 		"a host reports an older generation": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h3", has("h1"), has("h2"), func() *programv1.ProgramHost {
@@ -142,6 +175,23 @@ func TestPrograms(t *testing.T) {
 			hosts:    hosts(),
 			turns:    []string{"gateway:  RolledBack failed"}, words: "host h2: said by h2",
 		},
+		"the last host goes back, and its process still runs from what did not come up": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h1", on("h1", "2", "RolledBack"), has("h2"), has("h3"))},
+			hosts:    hosts(),
+			turns:    []string{"gateway:  RolledBack failed"}, words: "host h1: said by h1",
+		},
+		"a host cannot run it while another one has its turn": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), old("h2"), on("h3", "1", "CannotRun"))},
+			hosts:    hosts(),
+			turns:    []string{"gateway: h2 CannotRun failed held"}, words: "host h3: said by h3",
+		},
+		"a host cannot run it while another one is on trial": {
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "h2", old("h1"), on("h2", "2", "Starting"), on("h3", "1", "CannotRun")),
+			},
+			hosts: hosts(),
+			turns: []string{"gateway: h2 Starting"},
+		},
 		"all have it": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h1", has("h1"), has("h2"), has("h3"))},
 			hosts:    hosts(),
@@ -153,7 +203,8 @@ func TestPrograms(t *testing.T) {
 		},
 		"one program after the other": {
 			programs: []*programv1.Program{
-				wantedProgram("scheduler", ""), wantedProgram("gateway", ""), wantedProgram("update-orchestrator", ""),
+				wantedProgram("scheduler", "", old("h2")), wantedProgram("gateway", "", old("h2")),
+				wantedProgram("update-orchestrator", "", old("h2")),
 			},
 			hosts: hosts(),
 			turns: []string{
@@ -162,10 +213,10 @@ func TestPrograms(t *testing.T) {
 		},
 		"what changes already goes on": {
 			programs: []*programv1.Program{
-				wantedProgram("gateway", ""), wantedProgram("scheduler", "h2", on("h2", "2", "Starting")),
+				wantedProgram("gateway", "", old("h1"), old("h2")), wantedProgram("scheduler", "h2", on("h2", "2", "Starting")),
 			},
 			hosts: hosts(),
-			turns: []string{"gateway:  AwaitsPrograms", "scheduler: h2 UpdatesHost"},
+			turns: []string{"gateway:  AwaitsPrograms", "scheduler: h2 Starting"},
 			words: "0 of 3 hosts have version 2; it waits for scheduler, which changes on host h2",
 		},
 		"it is deleted": {
@@ -174,10 +225,27 @@ func TestPrograms(t *testing.T) {
 			hosts: hosts(), turns: []string{"gateway: h3 UpdatesHost"},
 			words: "1 of 3 hosts have the executable that they were started with",
 		},
+		"it is deleted, and the host of the turn has not reported since": {
+			programs: []*programv1.Program{func() *programv1.Program {
+				p := deletedProgram("gateway", on("h1", "2", "Updated"), on("h2", "2", "Updated"), on("h3", "2", "AwaitsTurn"))
+				p.Status.Turn = "h2"
+				return p
+			}()},
+			hosts: hosts(), turns: []string{"gateway: h2 UpdatesHost"},
+		},
+		"it is deleted, and a host did not come up": {
+			programs: []*programv1.Program{deletedProgram("gateway", on("h1", "0", "RolledBack"), on("h2", "0", "Updated"),
+				on("h3", "0", "Updated"))},
+			hosts: hosts(), turns: []string{"gateway:  RolledBack"}, words: "host h1: said by h1",
+		},
 		"it is deleted, and a host that is away has it": {
 			programs: []*programv1.Program{deletedProgram("gateway", on("h1", "0", "Updated"), on("h2", "0", "Updated"),
 				on("h3", "2", "AwaitsTurn"))},
-			hosts: hosts("h3"), turns: []string{"gateway:  HostAway gone"},
+			hosts: hosts("h3"), turns: []string{"gateway:  HostAway"},
+		},
+		"it is deleted, and no host is present": {
+			programs: []*programv1.Program{deletedProgram("gateway", on("h1", "2", "Updated"))},
+			hosts:    hosts("h1", "h2", "h3"), turns: []string{"gateway:  HostAway"},
 		},
 		"it is deleted and gone": {
 			programs: []*programv1.Program{deletedProgram("gateway", on("h1", "0", "Updated"), on("h2", "0", "Updated"),
@@ -190,13 +258,13 @@ func TestPrograms(t *testing.T) {
 			list := plan.Programs(plan.ProgramsView{Programs: c.programs, Order: order, Hosts: c.hosts})
 			for _, d := range list {
 				text := fmt.Sprintf("%s: %s %s", d.Program.GetMetadata().GetName(), d.Turn, d.Reason)
-				for word, is := range map[string]bool{" failed": d.Failed, " updated": d.Updated} {
-					if is {
-						text += word
+				for _, f := range []struct {
+					word string
+					is   bool
+				}{{"failed", d.Failed}, {"held", d.Held}, {"updated", d.Updated}, {"gone", d.Gone}} {
+					if f.is {
+						text += " " + f.word
 					}
-				}
-				if d.Gone {
-					text += " gone"
 				}
 				got = append(got, text)
 			}
@@ -227,7 +295,7 @@ func TestTheStatusOfAProgramFollowsFromItsHosts(t *testing.T) {
 	}
 	c := object.FindCondition(st.GetConditions(), "Progressing")
 	if st.GetTurn() != "h2" || st.GetVersion() != "1" || st.GetImage() != "i1" || st.GetPreviousImage() != "i1" ||
-		c.GetStatus() != plan.True || c.GetReason() != plan.ProgramOnHost || strings.Join(names, " ") != "h1 h2 h3" ||
+		c.GetStatus() != plan.True || c.GetReason() != "Starting" || strings.Join(names, " ") != "h1 h2 h3" ||
 		!slices.Contains(next.GetMetadata().GetFinalizers(), plan.SupervisorFinalizer) {
 		t.Errorf("status %v, finalizers %q", st, next.GetMetadata().GetFinalizers())
 	}
@@ -260,92 +328,186 @@ func TestTheStatusOfAProgramFollowsFromItsHosts(t *testing.T) {
 // end all hosts have what is wanted.
 func TestOneProcessChangesAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		programs := map[string]*programv1.Program{}
+		m := model{
+			t: t, programs: map[string]*programv1.Program{}, seen: map[string]*programv1.Program{}, runs: map[string]string{},
+			before: map[string]string{}, refused: map[string]int32{}, down: map[string]bool{}, away: map[string]bool{},
+		}
 		for _, name := range order {
-			programs[name] = wantedProgram(name, "")
-		}
-		seen := map[string]*programv1.Program{} // what the supervisors see, by host and program: it may be older
-		runs := map[string]string{}             // versions, by host and program
-		trial := map[string]bool{}
-		all := hosts()
-		work := func(lazy func(string) bool) {
-			var list []*programv1.Program
-			for _, name := range order {
-				list = append(list, programs[name])
-			}
-			serving := slices.Clone(all)
-			for i, h := range serving {
-				serving[i].Serving = slices.DeleteFunc(slices.Clone(order), func(name string) bool { return trial[h.Name+name] })
-			}
-			for _, d := range plan.Programs(plan.ProgramsView{Programs: list, Order: order, Hosts: serving}) {
-				programs[d.Program.GetMetadata().GetName()] = d.Applied(serving, time.Unix(0, 0))
-			}
-			for _, h := range all {
-				for _, name := range order {
-					at := h.Name + name
-					if lazy(at) {
-						continue
-					}
-					p := seen[at]
-					if p == nil || !lazy("fresh "+at) {
-						p = programs[name]
-						seen[at] = p
-					}
-					reason := "Updated"
-					switch {
-					case trial[at]: // it is up
-						trial[at] = false
-					case runs[at] != p.GetSpec().GetVersion() && p.GetStatus().GetTurn() == h.Name &&
-						p.GetStatus().GetObservedGeneration() == p.GetMetadata().GetGeneration():
-						runs[at], trial[at] = p.GetSpec().GetVersion(), true
-					}
-					if trial[at] {
-						reason = "Starting"
-					} else if runs[at] != p.GetSpec().GetVersion() {
-						reason = "AwaitsTurn"
-					}
-					if p != programs[name] && programs[name].GetMetadata().GetGeneration() != p.GetMetadata().GetGeneration() {
-						continue // the write of its report is refused: it was made of an older object
-					}
-					r := on(h.Name, runs[at], reason)
-					r.ObservedGeneration = p.GetMetadata().GetGeneration()
-					next := proto.CloneOf(programs[name])
-					next.Status.Hosts = append(slices.DeleteFunc(next.Status.Hosts, func(o *programv1.ProgramHost) bool {
-						return o.GetName() == h.Name
-					}), r)
-					programs[name] = next
-				}
-			}
-			n := 0
-			for _, is := range trial {
-				if is {
-					n++
-				}
-			}
-			if n > 1 {
-				t.Fatalf("%d processes change at a time: %v", n, trial)
+			m.programs[name] = wantedProgram(name, "")
+			for _, h := range hosts() {
+				m.runs[h.Name+name] = "0"
 			}
 		}
-		for range rapid.IntRange(0, 60).Draw(t, "steps") {
-			if rapid.IntRange(0, 9).Draw(t, "release") == 0 {
-				p := proto.CloneOf(programs[rapid.SampledFrom(order).Draw(t, "program")])
-				version := fmt.Sprint(rapid.IntRange(1, 3).Draw(t, "version"))
-				if version != p.GetSpec().GetVersion() {
-					p.Spec = &programv1.ProgramSpec{Image: "i" + version, Version: version}
-					p.Metadata.Generation++
-				}
-				programs[p.GetMetadata().GetName()] = p
+		for range rapid.IntRange(0, 80).Draw(t, "steps") {
+			switch name := rapid.SampledFrom(order).Draw(t, "program"); rapid.IntRange(0, 19).Draw(t, "event") {
+			case 0, 1:
+				m.release(name, fmt.Sprint(rapid.IntRange(1, 3).Draw(t, "version")))
+			case 2:
+				m.delete(name)
+			case 3:
+				at := rapid.SampledFrom([]string{"h1", "h2", "h3"}).Draw(t, "host")
+				m.away[at] = !m.away[at]
+			case 4:
+				at := rapid.SampledFrom([]string{"h1", "h2", "h3"}).Draw(t, "host") + name
+				m.down[at] = !m.down[at]
 			}
-			work(func(what string) bool { return rapid.Bool().Draw(t, what) })
+			m.work(func(what string) bool { return rapid.Bool().Draw(t, what) })
 		}
-		for range 60 {
-			work(func(string) bool { return false })
+		clear(m.away)
+		clear(m.down)
+		rest := func() {
+			for range 80 {
+				m.work(func(string) bool { return false })
+			}
 		}
-		for at, version := range runs {
-			name := at[2:]
-			if version != programs[name].GetSpec().GetVersion() {
-				t.Fatalf("%s runs version %s, wanted is %v", at, version, programs[name])
+		rest()
+		for _, name := range order {
+			m.release(name, "4") // which no host has refused
+		}
+		rest()
+		for at, version := range m.runs {
+			if p := m.programs[at[2:]]; version != "4" || !plan.RolloutOf(p).Ready {
+				t.Fatalf("%s runs version %s at the end: %v", at, version, p)
 			}
 		}
 	})
+}
+
+// model is three hosts with their supervisors, and the leader of update-orchestrator.
+type model struct {
+	t        *rapid.T
+	programs map[string]*programv1.Program // as they are stored
+
+	// By host and program: what a supervisor sees, which may be older; the version that runs, and on trial the one before;
+	// the generation that was refused; whether the process does not serve.
+	seen         map[string]*programv1.Program
+	runs, before map[string]string
+	refused      map[string]int32
+	down         map[string]bool
+	away         map[string]bool // by host
+}
+
+// release has a release bring a program.
+func (m *model) release(name, version string) {
+	p := m.programs[name]
+	switch {
+	case p == nil:
+		m.programs[name] = wantedProgram(name, "")
+		p = m.programs[name]
+		p.Metadata.Generation = 1
+		for _, h := range hosts() {
+			delete(m.seen, h.Name+name) // it is another object
+			m.refused[h.Name+name] = 0
+		}
+	case object.Deleting(p) || p.GetSpec().GetVersion() == version:
+		return
+	}
+	p = proto.CloneOf(p)
+	p.Spec = &programv1.ProgramSpec{Image: "i" + version, Version: version}
+	p.Metadata.Generation++
+	m.programs[name] = p
+}
+
+// delete has a release take a program away.
+func (m *model) delete(name string) {
+	if p := m.programs[name]; p != nil && !object.Deleting(p) && len(p.GetMetadata().GetFinalizers()) > 0 {
+		p = proto.CloneOf(p)
+		p.Metadata.DeletionTimestamp = timestamppb.Now()
+		m.programs[name] = p
+	}
+}
+
+// work is a step of the leader and one of each supervisor; lazy says what does not happen in it.
+func (m *model) work(lazy func(string) bool) {
+	now := hosts()
+	for i := range now {
+		now[i].Present, now[i].Serving = !m.away[now[i].Name], nil
+		for _, name := range order {
+			at := now[i].Name + name
+			if _, trial := m.before[at]; now[i].Present && !trial && !m.down[at] {
+				now[i].Serving = append(now[i].Serving, name)
+			}
+		}
+	}
+	var list []*programv1.Program
+	for _, name := range order {
+		if m.programs[name] != nil {
+			list = append(list, m.programs[name])
+		}
+	}
+	for _, d := range plan.Programs(plan.ProgramsView{Programs: list, Order: order, Hosts: now}) {
+		name := d.Program.GetMetadata().GetName()
+		m.programs[name] = d.Applied(now, time.Unix(0, 0))
+		if object.Deleting(m.programs[name]) && len(m.programs[name].GetMetadata().GetFinalizers()) == 0 {
+			delete(m.programs, name)
+		}
+	}
+	for _, h := range now {
+		for _, name := range order {
+			if at := h.Name + name; !m.away[h.Name] && !lazy(at) {
+				m.supervise(h.Name, name, lazy)
+			}
+		}
+	}
+	if len(m.before) > 1 {
+		m.t.Fatalf("%d processes change at a time: %v", len(m.before), m.before)
+	}
+}
+
+// supervise is a step of the supervisor of a host for a program.
+func (m *model) supervise(host, name string, lazy func(string) bool) {
+	at := host + name
+	if m.seen[at] == nil || !lazy("fresh "+at) {
+		m.seen[at] = m.programs[name]
+	}
+	p := m.seen[at]
+	if p == nil {
+		if m.runs[at] != "0" && m.before[at] == "" {
+			m.t.Fatalf("%s runs version %s, and its program is gone", at, m.runs[at])
+		}
+		return
+	}
+	want := p.GetSpec().GetVersion()
+	if object.Deleting(p) {
+		want = "0"
+	}
+	generation := p.GetMetadata().GetGeneration()
+	reason := "AwaitsTurn"
+	before, trial := m.before[at]
+	switch {
+	case trial && lazy("settled "+at):
+		reason = "Starting"
+	case trial && lazy("good "+at):
+		m.runs[at], m.refused[at] = before, generation
+		delete(m.before, at)
+		if want == "0" {
+			m.refused[at] = 0 // that is tried again
+		} else {
+			reason = "RolledBack"
+		}
+	case trial:
+		delete(m.before, at)
+	case m.runs[at] != want && m.refused[at] == generation:
+		reason = "RolledBack"
+	case m.runs[at] != want && lazy("fetched "+at):
+		reason = "Fetching"
+	case m.runs[at] != want && p.GetStatus().GetTurn() == host && !p.GetStatus().GetTurnHeld() &&
+		p.GetStatus().GetObservedGeneration() == generation:
+		m.before[at], m.runs[at] = m.runs[at], want
+		reason = "Starting"
+	}
+	if m.runs[at] == want && reason == "AwaitsTurn" {
+		reason = "Updated"
+	}
+	now := m.programs[name]
+	if now == nil || now.GetMetadata().GetGeneration() != generation || object.Deleting(now) != object.Deleting(p) {
+		return // the write of its report is refused: it was made of an older object
+	}
+	r := on(host, m.runs[at], reason)
+	r.ObservedGeneration = generation
+	next := proto.CloneOf(now)
+	next.Status.Hosts = append(slices.DeleteFunc(next.Status.Hosts, func(o *programv1.ProgramHost) bool {
+		return o.GetName() == host
+	}), r)
+	m.programs[name] = next
 }

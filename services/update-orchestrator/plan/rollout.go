@@ -86,8 +86,8 @@ func program(p *programv1.Program) Rollout {
 	same := st.GetImage() == p.GetSpec().GetImage() && st.GetVersion() == p.GetSpec().GetVersion()
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
-		s.Observed = "the supervisor of the cluster has not seen the change yet: `windlass status` shows whether it runs"
-	case progressing.GetStatus() == False && same:
+		s.Observed = "the change has not been taken up yet: `windlass status` shows what does not run"
+	case progressing.GetStatus() == False && progressing.GetReason() == ProgramUpdated && same:
 		return Rollout{Ready: true}
 	default:
 		s.Failed, s.Observed = progressing.GetStatus() == False, progressing.GetMessage()

@@ -158,14 +158,17 @@ func TestAWorkloadIsRolledOutWhenAllPodsAreNewAndAvailable(t *testing.T) {
 
 func TestAProgramIsRolledOutWhenItRunsFromItsImage(t *testing.T) {
 	const image, before = "windlass@sha256:aa", "windlass@sha256:bb"
-	program := func(image, version string, generation int32, progressing string) *programv1.Program {
+	program := func(image, version string, generation int32, progressing, reason string) *programv1.Program {
 		return &programv1.Program{
 			Metadata: &metav1.ObjectMeta{Name: "scheduler", Generation: 2},
 			Spec:     &programv1.ProgramSpec{Image: "windlass@sha256:aa", Version: "0.2.0"},
 			Status: &programv1.ProgramStatus{
 				ObservedGeneration: proto.Int32(generation), Image: image, Version: version,
 				Conditions: []*metav1.Condition{
-					{Type: "Progressing", Status: progressing, Message: proto.String("as the supervisor says")},
+					{
+						Type: "Progressing", Status: progressing, Reason: &reason,
+						Message: proto.String("as the supervisor says"),
+					},
 				},
 			},
 		}
@@ -175,18 +178,25 @@ func TestAProgramIsRolledOutWhenItRunsFromItsImage(t *testing.T) {
 		ready, failed bool
 		observed      string
 	}{
-		"the supervisor has not seen it": {program(image, "0.2.0", 1, "False"), false, false, "not seen the change"},
-		"it runs from the image":         {program(image, "0.2.0", 2, "False"), true, false, ""},
+		"the supervisor has not seen it": {
+			program(image, "0.2.0", 1, "False", "Updated"), false, false,
+			"not been taken up",
+		},
+		"it runs from the image": {program(image, "0.2.0", 2, "False", "Updated"), true, false, ""},
 		"it is on trial": {
-			program(image, "0.2.0", 2, "True"), false, false,
+			program(image, "0.2.0", 2, "True", "Starting"), false, false,
+			"as the supervisor says",
+		},
+		"it is taken back, and its process still runs from the image": {
+			program(image, "0.2.0", 2, "False", "RolledBack"), false, true,
 			"as the supervisor says",
 		},
 		"it was taken back": {
-			program(before, "0.1.0", 2, "False"), false, true,
+			program(before, "0.1.0", 2, "False", "RolledBack"), false, true,
 			"as the supervisor says",
 		},
 		"the image is of another version": {
-			program(image, "0.1.0", 2, "False"), false, true,
+			program(image, "0.1.0", 2, "False", "CannotRun"), false, true,
 			"as the supervisor says",
 		},
 	} {

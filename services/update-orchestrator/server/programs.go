@@ -54,7 +54,15 @@ func (s *Program) PlanPrograms(_ context.Context, req *programv1.PlanProgramsReq
 func given(req *programv1.PlanProgramsRequest) (plan.ProgramsView, []object.Fault) {
 	v := plan.ProgramsView{Programs: req.GetPrograms(), Order: topology.UpdateOrder()}
 	var faults []object.Fault
+	names := map[string]bool{}
 	for i, p := range v.Programs {
+		if names[p.GetMetadata().GetName()] {
+			faults = append(faults, object.Fault{
+				Path:        fmt.Sprintf("programs[%d].metadata.name", i),
+				Description: "is given twice",
+			})
+		}
+		names[p.GetMetadata().GetName()] = true
 		if !slices.Contains(v.Order, p.GetMetadata().GetName()) {
 			faults = append(faults, object.Fault{
 				Path:        fmt.Sprintf("programs[%d].metadata.name", i),
@@ -62,7 +70,7 @@ func given(req *programv1.PlanProgramsRequest) (plan.ProgramsView, []object.Faul
 			})
 		}
 	}
-	names := map[string]bool{}
+	names = map[string]bool{}
 	for i, h := range req.GetHosts() {
 		if names[h.GetName()] {
 			faults = append(faults, object.Fault{Path: fmt.Sprintf("hosts[%d].name", i), Description: "is given twice"})

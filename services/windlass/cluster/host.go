@@ -189,6 +189,17 @@ func (c *Cluster) Gateways() []string {
 	return out
 }
 
+// AddressesOf returns where a program is on the hosts of the control plane, as this host knows them, here first.
+func (c *Cluster) AddressesOf(program string) []string {
+	var out []string
+	for _, g := range c.Gateways() {
+		if host, _, err := net.SplitHostPort(g); err == nil {
+			out = append(out, hostPort(host, topology.Port(program)))
+		}
+	}
+	return out
+}
+
 // GatewaysFile has the endpoints of the cluster's gateways, one per line, as the agent of this host knew them last.
 func (c *Cluster) GatewaysFile() string { return c.Dir("host", "gateways") }
 

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	"github.com/windlass-dev/windlass/kit/dial"
@@ -30,6 +32,9 @@ import (
 const (
 	lookEvery = 500 * time.Millisecond
 	callLimit = 2 * time.Second
+
+	// orchestrators is the scheme of the connection to any update-orchestrator.
+	orchestrators = "orchestrators"
 )
 
 // programs keeps each program at the executable that the cluster wants. It is for one goroutine.
@@ -40,7 +45,9 @@ type programs struct {
 	log         *slog.Logger
 	list        []*program // in the order in which an update restarts them
 	conns       map[string]*grpc.ClientConn
-	unasked     string // why the cluster could not be asked last; each reason is logged once
+	places      *manual.Resolver // of update-orchestrator, where the control plane is on hosts
+	addresses   []string         // that it has
+	unasked     string           // why the cluster could not be asked last; each reason is logged once
 }
 
 // program is what is known of one program.
@@ -62,6 +69,7 @@ type program struct {
 func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, log *slog.Logger) (*programs, error) {
 	ps := &programs{
 		cluster: c, supervisor: s, log: log, conns: map[string]*grpc.ClientConn{},
+		places: manual.NewBuilderWithScheme(orchestrators),
 		executables: executables{
 			cluster: c, own: executable, log: log, staged: map[plan.Executable]*staging{},
 		},
@@ -144,6 +152,9 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 		if err := ps.act(ctx, p, v, p.said); err != nil {
 			ps.log.ErrorContext(ctx, "executable not changed", "program", p.name, "error", err)
 			p.said.Progressing, p.said.Message = true, p.said.Message+" That did not succeed: "+err.Error()
+			if p.said.Verb == plan.Switch && !p.record.OnTrial {
+				p.said.Reason, p.said.Message = plan.NotStarted, "It could not be started with another executable: "+err.Error()
+			}
 		}
 		if o := wanted[p.name]; o != nil {
 			if err := ps.report(ctx, p, o); err != nil {
@@ -162,7 +173,7 @@ func (ps *programs) concerned(wanted map[string]*programv1.Program) bool {
 
 // wanted returns the programs that the cluster has.
 func (ps *programs) wanted(ctx context.Context) (map[string]*programv1.Program, error) {
-	conn, err := ps.conn(topology.UpdateOrchestrator)
+	conn, err := ps.orchestrator()
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +190,39 @@ func (ps *programs) wanted(ctx context.Context) (map[string]*programv1.Program, 
 	return out, nil
 }
 
+// orchestrator returns the connection over which update-orchestrator is asked: that of this host, and where the control
+// plane is on hosts another one while that of this host cannot be reached. It may be the very program to be repaired.
+func (ps *programs) orchestrator() (*grpc.ClientConn, error) {
+	if ps.cluster.Member == nil {
+		return ps.conn(topology.UpdateOrchestrator)
+	}
+	addresses := ps.cluster.AddressesOf(topology.UpdateOrchestrator)
+	if !slices.Equal(addresses, ps.addresses) {
+		var state resolver.State
+		for _, a := range addresses {
+			if host, _, err := net.SplitHostPort(a); err == nil {
+				state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: host})
+			}
+		}
+		ps.places.UpdateState(state)
+		ps.addresses = addresses
+	}
+	if c := ps.conns[orchestrators]; c != nil {
+		return c, nil
+	}
+	creds, err := ps.cluster.SupervisorFiles().ServiceCredentials(topology.UpdateOrchestrator)
+	if err != nil {
+		return nil, err
+	}
+	c, err := grpc.NewClient(orchestrators+":///"+topology.UpdateOrchestrator, append(dial.Sibling(callLimit),
+		grpc.WithTransportCredentials(creds), grpc.WithResolvers(ps.places))...)
+	if err == nil {
+		ps.conns[orchestrators] = c
+	}
+	return c, err
+}
+
+// conn returns a connection to a program of this host.
 func (ps *programs) conn(name string) (*grpc.ClientConn, error) {
 	if c := ps.conns[name]; c != nil {
 		return c, nil
@@ -272,6 +316,8 @@ func turn(o *programv1.Program, host string) string {
 		return "no host may change it now"
 	case at != host:
 		return "host " + at + " changes now"
+	case o.GetStatus().GetTurnHeld():
+		return "it is this host's turn, but it must not begin now"
 	}
 	return ""
 }
@@ -309,7 +355,7 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Next) error {
 	switch n.Verb {
 	case plan.Stage:
-		conn, err := ps.conn(topology.UpdateOrchestrator)
+		conn, err := ps.orchestrator()
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // finalizer keeps a Program until the program runs from the cluster's own executable again.
@@ -25,7 +24,7 @@ const progressing = "Progressing"
 func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	conn, err := ps.conn(topology.UpdateOrchestrator)
+	conn, err := ps.orchestrator()
 	if err != nil {
 		return err
 	}

@@ -185,9 +185,11 @@ type ProgramStatus struct {
 	Conditions []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// What the supervisors of the hosts report, by the names of the hosts, where the control plane is on hosts.
 	Hosts []*ProgramHost `protobuf:"bytes,7,rep,name=hosts,proto3" json:"hosts,omitempty"`
-	// Host that may change to the desired executable now; empty while none may. Only one program does so at a time, on one
-	// host.
-	Turn          string `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
+	// Host that changes to the desired executable, or is the next to; empty while there is none. Only one program does so
+	// at a time, on one host.
+	Turn string `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The host of the turn must not begin now: another host's process does not serve, or a host had to go back.
+	TurnHeld      bool `protobuf:"varint,9,opt,name=turn_held,json=turnHeld,proto3" json:"turn_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +278,13 @@ func (x *ProgramStatus) GetTurn() string {
 		return x.Turn
 	}
 	return ""
+}
+
+func (x *ProgramStatus) GetTurnHeld() bool {
+	if x != nil {
+		return x.TurnHeld
+	}
+	return false
 }
 
 // A program on one host.
@@ -419,7 +428,7 @@ const file_windlass_program_v1_program_proto_rawDesc = "" +
 	"\x03AGE\"v\n" +
 	"\vProgramSpec\x12@\n" +
 	"\x05image\x18\x01 \x01(\tB*\xbaH'\xc8\x01\x01r\"\x18\x80\b2\x1d^[^@\\s]+@sha256:[0-9a-f]{64}$R\x05image\x12%\n" +
-	"\aversion\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x02R\aversion\"\xf8\x02\n" +
+	"\aversion\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x02R\aversion\"\x9f\x03\n" +
 	"\rProgramStatus\x124\n" +
 	"\x13observed_generation\x18\x01 \x01(\x05H\x00R\x12observedGeneration\x88\x01\x01\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -429,9 +438,10 @@ const file_windlass_program_v1_program_proto_rawDesc = "" +
 	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditions\x126\n" +
-	"\x05hosts\x18\a \x03(\v2 .windlass.program.v1.ProgramHostR\x05hosts\x12\x12\n" +
-	"\x04turn\x18\b \x01(\tR\x04turnB\x16\n" +
+	"conditions\x12@\n" +
+	"\x05hosts\x18\a \x03(\v2 .windlass.program.v1.ProgramHostB\b\xbaH\x05\x92\x01\x02\x10@R\x05hosts\x12\x12\n" +
+	"\x04turn\x18\b \x01(\tR\x04turn\x12\x1b\n" +
+	"\tturn_held\x18\t \x01(\bR\bturnHeldB\x16\n" +
 	"\x14_observed_generation\"\xb8\x02\n" +
 	"\vProgramHost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +

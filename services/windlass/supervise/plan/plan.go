@@ -69,6 +69,7 @@ const (
 	Starting       = "Starting"       // the program was started from it
 	AwaitsPrograms = "AwaitsPrograms" // another program changes: one at a time
 	AwaitsTurn     = "AwaitsTurn"     // another host changes, or none may now: one at a time
+	NotStarted     = "NotStarted"     // it could not be written down that the program changes
 )
 
 // View is what is known of a program.
@@ -213,7 +214,7 @@ func trial(v View, n Next) Next {
 	// What is wanted by now may be something else, which was not tried.
 	other := v.Wanted.Executable != v.Running || v.Wanted.Generation != v.Generation
 	n.Verb, n.Reason = Return, RolledBack
-	n.Progressing = v.Known && other && v.Wanted.Executable != v.Previous
+	n.Progressing = v.Known && other
 	n.Message = fmt.Sprintf("It was taken back to version %s from %s, since it did not come up with version %s: %s.",
 		v.Previous.Version, place(v.Previous), v.Running.Version, strings.TrimSuffix(why, "."))
 	n.Record = Record{
