@@ -15,11 +15,11 @@ import (
 
 // Reasons of the condition Progressing of a program, beyond those that supervisors give.
 const (
-	ProgramUpdated   = "Updated"        // all hosts have what is wanted; supervisors say the same of their host
-	ProgramOnHost    = "UpdatesHost"    // a host changes
-	ProgramAwaits    = "AwaitsPrograms" // another program changes
-	ProgramHostAway  = "HostAway"       // a host that lacks it cannot be changed now
-	ProgramHostUnfit = "HostNotReady"   // a host does not report, or a change would leave too few processes
+	programUpdated   = "Updated"        // all hosts have what is wanted; supervisors say the same of their host
+	programOnHost    = "UpdatesHost"    // a host changes
+	programAwaits    = "AwaitsPrograms" // another program changes
+	programHostAway  = "HostAway"       // a host that lacks it cannot be changed now
+	programHostUnfit = "HostNotReady"   // a host does not report, or a change would leave too few processes
 )
 
 // Reasons that the supervisor of a host gives.
@@ -129,7 +129,7 @@ func speaks(p *programv1.Program, r *programv1.ProgramHost) bool {
 // has reports whether a host runs what is wanted and is done with it. Where the program is deleted that is the
 // executable that the host was started with.
 func has(p *programv1.Program, r *programv1.ProgramHost) bool {
-	if !speaks(p, r) || r.GetProgressing() || r.GetReason() != ProgramUpdated {
+	if !speaks(p, r) || r.GetProgressing() || r.GetReason() != programUpdated {
 		return false
 	}
 	if object.Deleting(p) {
@@ -168,9 +168,9 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 	case t.Failed:
 		t.Held = t.Turn != ""
 	case len(hosts) == 0:
-		t.Reason, t.Message = ProgramHostAway, "no host of the control plane is known"
+		t.Reason, t.Message = programHostAway, "no host of the control plane is known"
 	case len(lack) == 0:
-		t.Updated, t.Gone, t.Reason = true, object.Deleting(p), ProgramUpdated
+		t.Updated, t.Gone, t.Reason = true, object.Deleting(p), programUpdated
 		t.Message = fmt.Sprintf("all hosts have %s: %s", wantedText(p), namesOf(hosts))
 	case t.Turn != "":
 		t.Reason, t.Message = turnText(p, t.Turn, hosts)
@@ -179,7 +179,7 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 		}
 		t.Message = count + "; " + t.Message
 	case changes != "":
-		t.Reason, t.Message = ProgramAwaits, fmt.Sprintf("%s; it waits for %s", count, changes)
+		t.Reason, t.Message = programAwaits, fmt.Sprintf("%s; it waits for %s", count, changes)
 	default:
 		t.Turn, t.Reason, t.Message = nextHost(p, lack, hosts)
 		t.Message = count + "; " + t.Message
@@ -192,13 +192,13 @@ func turnText(p *programv1.Program, turn string, hosts []ProgramHost) (reason, m
 	said := reportOf(p, turn)
 	switch {
 	case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == turn && !h.Present }):
-		return ProgramHostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
+		return programHostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
 	case onTrial(said):
 		return said.GetReason(), fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
 	case !speaks(p, said) || said.GetReason() == hostAwaitsTurn:
-		return ProgramOnHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
+		return programOnHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
 	}
-	return ProgramOnHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
+	return programOnHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
 }
 
 // nextHost chooses the host that changes next of those that lack what is wanted, or says why none does.
@@ -206,7 +206,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	program := p.GetMetadata().GetName()
 	here := slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return !h.Present })
 	if len(here) == 0 {
-		return "", ProgramHostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
+		return "", programHostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
 	}
 	rank := func(h ProgramHost) int {
 		switch {
@@ -225,7 +225,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	next := here[0]
 	switch r := reportOf(p, next.Name); {
 	case !speaks(p, r):
-		return "", ProgramHostUnfit,
+		return "", programHostUnfit,
 			fmt.Sprintf("host %s has not reported on it: start `windlass host run` there, or update "+
 				"it; if the host is removed, run `windlass host stop` there", next.Name)
 	case r.GetReason() != hostAwaitsTurn:
@@ -234,7 +234,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	if reason, message := lacking(p, next.Name, hosts); reason != "" {
 		return "", reason, message
 	}
-	return next.Name, ProgramOnHost, fmt.Sprintf("host %s is next", next.Name)
+	return next.Name, programOnHost, fmt.Sprintf("host %s is next", next.Name)
 }
 
 // lacking says why the process of a program on a host must not be taken down now: another one does not serve. A process
@@ -248,9 +248,9 @@ func lacking(p *programv1.Program, next string, hosts []ProgramHost) (reason, me
 		switch {
 		case h.Name == next || h.serves(program):
 		case !h.Present:
-			return ProgramHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next, h.Name, awayText)
+			return programHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next, h.Name, awayText)
 		default:
-			return ProgramHostUnfit, fmt.Sprintf(
+			return programHostUnfit, fmt.Sprintf(
 				"host %s is next, and waits until the process of host %s serves: only one may be missing", next, h.Name)
 		}
 	}

@@ -367,7 +367,7 @@ func TestOneProcessChangesAtATime(t *testing.T) {
 		rest()
 		for at, version := range m.runs {
 			if p := m.programs[at[2:]]; version != "4" || !plan.RolloutOf(p).Ready {
-				t.Fatalf("%s runs version %s at the end: %v", at, version, p)
+				t.Fatalf("%s runs version %s at the end: %v; all %v, %v, %v", at, version, p, m.programs, m.runs, m.before)
 			}
 		}
 	})
@@ -487,7 +487,7 @@ func (m *model) supervise(host, name string, lazy func(string) bool) {
 		}
 	case trial:
 		delete(m.before, at)
-	case m.runs[at] != want && m.refused[at] == generation:
+	case m.runs[at] != want && want != "0" && m.refused[at] == generation:
 		reason = "RolledBack"
 	case m.runs[at] != want && lazy("fetched "+at):
 		reason = "Fetching"

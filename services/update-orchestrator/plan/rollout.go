@@ -87,7 +87,7 @@ func program(p *programv1.Program) Rollout {
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
 		s.Observed = "the change has not been taken up yet: `windlass status` shows what does not run"
-	case progressing.GetStatus() == False && progressing.GetReason() == ProgramUpdated && same:
+	case progressing.GetStatus() == False && progressing.GetReason() == programUpdated && same:
 		return Rollout{Ready: true}
 	default:
 		s.Failed, s.Observed = progressing.GetStatus() == False, progressing.GetMessage()
