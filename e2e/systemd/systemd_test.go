@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ import (
 )
 
 // patience is for what is waited for: it costs time only in a test that fails.
-const patience = 3 * time.Minute
+const patience = 6 * time.Minute
 
 // present is the version of the package that hosts are installed with, next that of an upgrade.
 const present, next = "0.1.0", "0.1.1"
@@ -173,6 +174,43 @@ func TestThreeHosts(t *testing.T) {
 		h3.install(present)
 		h3.start()
 	})
+	run(t, "a release brings its programs to all hosts", func(*testing.T) { updates(hosts) })
+}
+
+// updates has a release, which is on the first host alone, bring its programs to all hosts, and reports how long that
+// took.
+func updates(hosts []*host) {
+	first := hosts[0]
+	first.t.Helper()
+	for _, h := range hosts {
+		h.awaitOperators()
+	}
+	const dir = "/var/lib/windlass/release/"
+	image := first.must("windlass", "adm", "release", "new", "--from-dir", dir+"source/1.0.0", "--version", "1.1.0",
+		"--previous", "1.0.0", "--to", dir+"images", "--executable", "/usr/bin/windlass", "--signing-key",
+		dir+"signing-key.asc", "--signature-store", dir+"signatures", "-o", "name")
+	began := time.Now()
+	first.must("windlass", "adm", "upgrade", "--to-image", image, "--allow-explicit-upgrade")
+	await(first.t, "the update", func() string {
+		out, err := first.try("windlass", "adm", "upgrade", "history")
+		if completed := regexp.MustCompile(`(?m)^1\.1\.0 +Completed`); err == nil && completed.MatchString(out) {
+			return ""
+		}
+		return fmt.Sprint(out, err)
+	})
+	first.t.Logf("| update of %d programs on %d hosts | %.0f s |", len(topology.NamesOnHosts()), len(hosts),
+		time.Since(began).Seconds())
+	for _, h := range hosts {
+		for name, pids := range h.programs() {
+			if _, service := topology.Find(name); !service {
+				continue
+			}
+			exe := h.must("readlink", fmt.Sprintf("/proc/%d/exe", pids[0]))
+			if !strings.HasPrefix(exe, "/var/lib/windlass/executables/") {
+				h.t.Errorf("%s of %s runs from %s", name, h.name, exe)
+			}
+		}
+	}
 }
 
 // run runs a part of a test, which ends when it fails: the next parts need what it leaves.

@@ -56,8 +56,15 @@ type PeerConn interface {
 func (in Places) onOtherHosts(ctx context.Context, digest v1.Hash) (*Image, error) {
 	places := "in " + orNone(in.Layouts)
 	var failed []string
-	for _, p := range in.Elsewhere() {
-		image, err := p.image(ctx, digest, newSpool(in.Spool))
+	peers := in.Elsewhere()
+	end := halfway(ctx)
+	for i, p := range peers {
+		each, cancel := ctx, context.CancelFunc(func() {})
+		if !end.IsZero() {
+			each, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(peers)-i))
+		}
+		image, err := p.image(each, digest, newSpool(in.Spool))
+		cancel()
 		switch {
 		case err == nil:
 			return image, nil
@@ -77,6 +84,16 @@ func (in Places) onOtherHosts(ctx context.Context, digest v1.Hash) (*Image, erro
 		return nil, fmt.Errorf("no image %s; %s", places, strings.Join(failed, "; "))
 	}
 	return nil, fmt.Errorf("%w %s", ErrNotFound, places)
+}
+
+// halfway returns when half of the time of ctx is over, which is what all peers together get: one that is slow must not
+// use up the time of the next one, or of the registry. It is zero if ctx has no end.
+func halfway(ctx context.Context) time.Time {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Until(end) / 2)
 }
 
 // brief returns what a peer said so that it fits into a status and a record, whatever it is.

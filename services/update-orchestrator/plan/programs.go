@@ -25,6 +25,7 @@ const (
 // Reasons that the supervisor of a host gives.
 const (
 	hostAwaitsTurn = "AwaitsTurn" // it has the executable, and waits for its turn
+	hostHeld       = "TurnHeld"   // it has the executable and its turn, and has seen that it must not begin
 	hostStarting   = "Starting"   // the program was started from it and may have to go back
 )
 
@@ -100,11 +101,24 @@ func changing(p *programv1.Program, hosts []ProgramHost) string {
 	}
 	turn := p.GetStatus().GetTurn()
 	for _, h := range hosts {
-		if r := reportOf(p, h.Name); h.Name == turn && !has(p, r) && !gaveUp(p, r) {
+		if r := reportOf(p, h.Name); h.Name == turn && !has(p, r) && !gaveUp(p, r) && !standsDown(p, h.Name, hosts) {
 			return turn
 		}
 	}
 	return ""
+}
+
+// standsDown reports whether a host has seen that it must not begin, and still must not: another one may be changed.
+func standsDown(p *programv1.Program, turn string, hosts []ProgramHost) bool {
+	r := reportOf(p, turn)
+	reason, _ := lacking(p, turn, hosts)
+	return speaks(p, r) && r.GetReason() == hostHeld && p.GetStatus().GetTurnHeld() && reason != ""
+}
+
+// waits reports whether a host has the executable that is wanted and waits for its turn.
+func waits(p *programv1.Program, host string) bool {
+	r := reportOf(p, host)
+	return speaks(p, r) && (r.GetReason() == hostAwaitsTurn || r.GetReason() == hostHeld)
 }
 
 func reportOf(p *programv1.Program, host string) *programv1.ProgramHost {
@@ -141,7 +155,7 @@ func has(p *programv1.Program, r *programv1.ProgramHost) bool {
 // gaveUp reports whether a host does not try what is wanted any more. There is no other way back than to what the host
 // was started with, so that is tried again and again.
 func gaveUp(p *programv1.Program, r *programv1.ProgramHost) bool {
-	return speaks(p, r) && !r.GetProgressing() && !has(p, r) && !object.Deleting(p)
+	return speaks(p, r) && !r.GetProgressing() && r.GetReason() != programUpdated && !object.Deleting(p)
 }
 
 func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) ProgramTurn {
@@ -195,7 +209,7 @@ func turnText(p *programv1.Program, turn string, hosts []ProgramHost) (reason, m
 		return programHostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
 	case onTrial(said):
 		return said.GetReason(), fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
-	case !speaks(p, said) || said.GetReason() == hostAwaitsTurn:
+	case !speaks(p, said) || waits(p, turn):
 		return programOnHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
 	}
 	return programOnHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
@@ -210,14 +224,14 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	}
 	rank := func(h ProgramHost) int {
 		switch {
+		case waits(p, h.Name) && !h.serves(program):
+			return 1
 		case slices.Contains(h.Leading, program): // so that it is led elsewhere once, not at each host
 			return 4
-		case reportOf(p, h.Name).GetReason() != hostAwaitsTurn || !speaks(p, reportOf(p, h.Name)):
+		case !waits(p, h.Name):
 			return 3
-		case h.serves(program):
-			return 2
 		}
-		return 1
+		return 2
 	}
 	slices.SortFunc(here, func(a, b ProgramHost) int {
 		return cmp.Or(rank(a)-rank(b), strings.Compare(a.Name, b.Name))
@@ -228,7 +242,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 		return "", programHostUnfit,
 			fmt.Sprintf("host %s has not reported on it: start `windlass host run` there, or update "+
 				"it; if the host is removed, run `windlass host stop` there", next.Name)
-	case r.GetReason() != hostAwaitsTurn:
+	case !waits(p, next.Name):
 		return "", r.GetReason(), fmt.Sprintf("host %s: %s", next.Name, r.GetMessage())
 	}
 	if reason, message := lacking(p, next.Name, hosts); reason != "" {

@@ -40,7 +40,7 @@ func deletedProgram(name string, hosts ...*programv1.ProgramHost) *programv1.Pro
 func on(host, version, reason string) *programv1.ProgramHost {
 	h := &programv1.ProgramHost{
 		Name: host, ObservedGeneration: 2, Image: "i" + version, Version: version, Reason: reason, Message: "said by " + host,
-		Progressing: slices.Contains([]string{"Starting", "Fetching", "AwaitsTurn"}, reason),
+		Progressing: slices.Contains([]string{"Starting", "Fetching", "AwaitsTurn", "TurnHeld", "Returning"}, reason),
 	}
 	if version == "0" { // what the host was started with
 		h.Image = ""
@@ -89,7 +89,38 @@ func TestPrograms(t *testing.T) {
 		"none serves": {
 			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), old("h2"), old("h3"))},
 			hosts:    hosts("gateway h1", "gateway h2", "gateway h3"),
-			turns:    []string{"gateway: h2 UpdatesHost"},
+			turns:    []string{"gateway: h1 UpdatesHost"},
+		},
+		"the leader's process is the one that does not serve": {
+			programs: []*programv1.Program{wantedProgram("gateway", "", old("h1"), old("h2"), old("h3"))},
+			hosts:    hosts("gateway h1"),
+			turns:    []string{"gateway: h1 UpdatesHost"},
+		},
+		"a host that must not begin has not seen it": {
+			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), old("h2"), old("h3"))},
+			hosts:    hosts("gateway h3"),
+			turns:    []string{"gateway: h2 HostNotReady held"},
+		},
+		"a host that must not begin has seen it, and the one that does not serve is changed": {
+			programs: []*programv1.Program{func() *programv1.Program {
+				p := wantedProgram("gateway", "h2", old("h1"), on("h2", "1", "TurnHeld"), old("h3"))
+				p.Status.TurnHeld = true
+				return p
+			}()},
+			hosts: hosts("gateway h3"), turns: []string{"gateway: h3 UpdatesHost"},
+		},
+		"a host that must not begin may again": {
+			programs: []*programv1.Program{func() *programv1.Program {
+				p := wantedProgram("gateway", "h2", old("h1"), on("h2", "1", "TurnHeld"), old("h3"))
+				p.Status.TurnHeld = true
+				return p
+			}()},
+			hosts: hosts(), turns: []string{"gateway: h2 UpdatesHost"},
+		},
+		"a host is back at what is wanted, and its process is not there yet": {
+			programs: []*programv1.Program{wantedProgram("gateway", "", on("h1", "1", "Returning"), has("h2"), has("h3"))},
+			hosts:    hosts("gateway h1"),
+			turns:    []string{"gateway:  Returning"}, words: "host h1: said by h1",
 		},
 		"one that has it does not serve": {
 			programs: []*programv1.Program{wantedProgram("gateway", "h2", old("h1"), has("h2"), old("h3"))},
@@ -354,15 +385,17 @@ func TestOneProcessChangesAtATime(t *testing.T) {
 			m.work(func(what string) bool { return rapid.Bool().Draw(t, what) })
 		}
 		clear(m.away)
-		clear(m.down)
+		down := m.down
+		m.down = map[string]bool{}
 		rest := func() {
 			for range 80 {
 				m.work(func(string) bool { return false })
 			}
 		}
 		rest()
+		m.down = down // what does not serve is mended by the last release, which no host has refused
 		for _, name := range order {
-			m.release(name, "4") // which no host has refused
+			m.release(name, "4")
 		}
 		rest()
 		for at, version := range m.runs {
@@ -473,6 +506,9 @@ func (m *model) supervise(host, name string, lazy func(string) bool) {
 	}
 	generation := p.GetMetadata().GetGeneration()
 	reason := "AwaitsTurn"
+	if p.GetStatus().GetTurn() == host && p.GetStatus().GetTurnHeld() {
+		reason = "TurnHeld"
+	}
 	before, trial := m.before[at]
 	switch {
 	case trial && lazy("settled "+at):
@@ -495,8 +531,11 @@ func (m *model) supervise(host, name string, lazy func(string) bool) {
 		p.GetStatus().GetObservedGeneration() == generation:
 		m.before[at], m.runs[at] = m.runs[at], want
 		reason = "Starting"
+		if want == "4" {
+			delete(m.down, at)
+		}
 	}
-	if m.runs[at] == want && reason == "AwaitsTurn" {
+	if m.runs[at] == want && (reason == "AwaitsTurn" || reason == "TurnHeld") {
 		reason = "Updated"
 	}
 	now := m.programs[name]

@@ -44,7 +44,8 @@ func (s *Program) PlanPrograms(_ context.Context, req *programv1.PlanProgramsReq
 	out := &programv1.PlanProgramsResponse{}
 	for _, t := range plan.Programs(v) {
 		out.Decisions = append(out.Decisions, &programv1.PlanProgramsResponse_Decision{
-			Program: t.Program.GetMetadata().GetName(), Turn: t.Turn, Updated: t.Updated, Reason: t.Reason, Message: t.Message,
+			Program: t.Program.GetMetadata().GetName(), Turn: t.Turn, TurnHeld: t.Held, Updated: t.Updated, Reason: t.Reason,
+			Message: t.Message,
 		})
 	}
 	return out, nil

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
 
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
-	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/process"
@@ -32,9 +32,6 @@ import (
 const (
 	lookEvery = 500 * time.Millisecond
 	callLimit = 2 * time.Second
-
-	// orchestrators is the scheme of the connection to any update-orchestrator.
-	orchestrators = "orchestrators"
 )
 
 // programs keeps each program at the executable that the cluster wants. It is for one goroutine.
@@ -45,9 +42,8 @@ type programs struct {
 	log         *slog.Logger
 	list        []*program // in the order in which an update restarts them
 	conns       map[string]*grpc.ClientConn
-	places      *manual.Resolver // of update-orchestrator, where the control plane is on hosts
-	addresses   []string         // that it has
-	unasked     string           // why the cluster could not be asked last; each reason is logged once
+	updates     orchestrators
+	unasked     string // why the cluster could not be asked last; each reason is logged once
 }
 
 // program is what is known of one program.
@@ -61,6 +57,9 @@ type program struct {
 	trial      time.Duration
 	ready      bool
 	runs       plan.Executable // that the process was last seen to run from
+	wanted     plan.Executable // at the last look
+	added      time.Time       // when this host was last added to the status
+	addedTo    string          // of the Program with that uid
 	changed    time.Time       // when it was last started from another executable; zero if not by this process
 	unsaved    bool            // the record is not on the disk yet
 	said       plan.Next
@@ -69,7 +68,7 @@ type program struct {
 func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, log *slog.Logger) (*programs, error) {
 	ps := &programs{
 		cluster: c, supervisor: s, log: log, conns: map[string]*grpc.ClientConn{},
-		places: manual.NewBuilderWithScheme(orchestrators),
+		updates: orchestrators{places: manual.NewBuilderWithScheme(anyOrchestrator)},
 		executables: executables{
 			cluster: c, own: executable, log: log, staged: map[plan.Executable]*staging{},
 		},
@@ -136,6 +135,7 @@ func (ps *programs) run(ctx context.Context) error {
 // look brings each program closer to what the cluster wants. passed is the time since the last look.
 func (ps *programs) look(ctx context.Context, passed time.Duration) {
 	wanted, err := ps.wanted(ctx)
+	ps.updates.avoid(err)
 	known := err == nil
 	if text := fmt.Sprint(err); err != nil && text != ps.unasked && ctx.Err() == nil {
 		ps.unasked = text
@@ -145,10 +145,21 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 		return
 	}
 	ps.observe(ctx, passed)
+	stuck := false // a report was not answered: the others would not be, either, and a look must not take long
 	for _, p := range ps.list {
-		v := ps.view(p, wanted[p.name])
+		o := wanted[p.name]
+		v := ps.view(p, o)
 		v.Known = known
 		p.said = plan.Program(v)
+		if p.said.Verb == plan.Switch && o != nil && ps.cluster.Member != nil { // the list may be some seconds old
+			if o, err = ps.again(ctx, o); err == nil {
+				v = ps.view(p, o)
+			} else {
+				v.Turn = "update-orchestrator does not say whether it is still this host's turn: " + err.Error()
+			}
+			v.Known = true
+			p.said = plan.Program(v)
+		}
 		if err := ps.act(ctx, p, v, p.said); err != nil {
 			ps.log.ErrorContext(ctx, "executable not changed", "program", p.name, "error", err)
 			p.said.Progressing, p.said.Message = true, p.said.Message+" That did not succeed: "+err.Error()
@@ -156,10 +167,13 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 				p.said.Reason, p.said.Message = plan.NotStarted, "It could not be started with another executable: "+err.Error()
 			}
 		}
-		if o := wanted[p.name]; o != nil {
-			if err := ps.report(ctx, p, o); err != nil {
-				ps.log.DebugContext(ctx, "program not reported", "program", p.name, "error", err)
-			}
+		if o == nil || stuck {
+			continue
+		}
+		if err := ps.report(ctx, p, o); err != nil {
+			stuck = status.Code(err) == codes.DeadlineExceeded
+			ps.updates.avoid(err)
+			ps.log.DebugContext(ctx, "program not reported", "program", p.name, "error", err)
 		}
 	}
 }
@@ -169,57 +183,6 @@ func (ps *programs) concerned(wanted map[string]*programv1.Program) bool {
 	return len(wanted) > 0 || slices.ContainsFunc(ps.list, func(p *program) bool {
 		return p.unsaved || p.record.OnTrial || p.record.Running.Image != "" || p.record.Refused != nil
 	})
-}
-
-// wanted returns the programs that the cluster has.
-func (ps *programs) wanted(ctx context.Context) (map[string]*programv1.Program, error) {
-	conn, err := ps.orchestrator()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	list, err := programv1.NewProgramServiceClient(conn).ListPrograms(ctx, &programv1.ListProgramsRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]*programv1.Program{}
-	for _, p := range list.GetItems() {
-		out[p.GetMetadata().GetName()] = p
-	}
-	return out, nil
-}
-
-// orchestrator returns the connection over which update-orchestrator is asked: that of this host, and where the control
-// plane is on hosts another one while that of this host cannot be reached. It may be the very program to be repaired.
-func (ps *programs) orchestrator() (*grpc.ClientConn, error) {
-	if ps.cluster.Member == nil {
-		return ps.conn(topology.UpdateOrchestrator)
-	}
-	addresses := ps.cluster.AddressesOf(topology.UpdateOrchestrator)
-	if !slices.Equal(addresses, ps.addresses) {
-		var state resolver.State
-		for _, a := range addresses {
-			if host, _, err := net.SplitHostPort(a); err == nil {
-				state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: host})
-			}
-		}
-		ps.places.UpdateState(state)
-		ps.addresses = addresses
-	}
-	if c := ps.conns[orchestrators]; c != nil {
-		return c, nil
-	}
-	creds, err := ps.cluster.SupervisorFiles().ServiceCredentials(topology.UpdateOrchestrator)
-	if err != nil {
-		return nil, err
-	}
-	c, err := grpc.NewClient(orchestrators+":///"+topology.UpdateOrchestrator, append(dial.Sibling(callLimit),
-		grpc.WithTransportCredentials(creds), grpc.WithResolvers(ps.places))...)
-	if err == nil {
-		ps.conns[orchestrators] = c
-	}
-	return c, err
 }
 
 // conn returns a connection to a program of this host.
@@ -237,8 +200,7 @@ func (ps *programs) conn(name string) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(name)))
-	c, err := grpc.NewClient("passthrough:///"+address,
-		append(dial.Sibling(callLimit), grpc.WithTransportCredentials(creds))...)
+	c, err := connect("passthrough:///"+address, creds)
 	if err == nil {
 		ps.conns[name] = c
 	}
@@ -331,6 +293,7 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 			Generation: o.GetMetadata().GetGeneration(),
 		}
 	}
+	p.wanted = v.Wanted.Executable
 	for _, other := range ps.list {
 		moving := !other.ready && !other.changed.IsZero() && v.Now.Sub(other.changed) < plan.Patience
 		if other != p && (other.record.OnTrial || moving) {
@@ -339,9 +302,11 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 	}
 	if o != nil && ps.cluster.Member != nil {
 		v.Turn = turn(o, ps.cluster.Member.Name)
+		v.Held = o.GetStatus().GetTurnHeld() && o.GetStatus().GetTurn() == ps.cluster.Member.Name
 	}
 	st, _ := ps.supervisor.Lookup(p.name)
 	v.Starts = 1 + st.Restarts - p.restarts
+	v.Elsewhere = st.Running && p.runs != p.record.Running
 	if p.ready {
 		v.ReadyFor = v.Now.Sub(p.readySince)
 	}
@@ -387,9 +352,9 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 		return err
 	}
 	p.unsaved = false
-	var needed []plan.Executable // programs run from it, or may go back to it
+	var needed []plan.Executable // programs run from it, may go back to it, or wait for their turn
 	for _, p := range ps.list {
-		needed = append(needed, p.record.Running, p.record.Previous)
+		needed = append(needed, p.record.Running, p.record.Previous, p.wanted)
 	}
 	ps.executables.sweep(ctx, needed)
 	return nil

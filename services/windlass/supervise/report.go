@@ -13,6 +13,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
+// addAgain is how often a host is added to a status that does not have it.
+const addAgain = 30 * time.Second
+
 // finalizer keeps a Program until the program runs from the cluster's own executable again.
 const finalizer = "windlass.dev/supervisor"
 
@@ -30,7 +33,12 @@ func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program
 	}
 	client := programv1.NewProgramServiceClient(conn)
 	if ps.cluster.Member != nil {
-		return writeStatus(ctx, client, o, ps.withHost(p, o))
+		st, added := ps.withHost(p, o)
+		err := writeStatus(ctx, client, o, st)
+		if err == nil && added {
+			p.added, p.addedTo = time.Now(), o.GetMetadata().GetUid()
+		}
+		return err
 	}
 	holds := slices.Contains(o.GetMetadata().GetFinalizers(), finalizer)
 	gone := object.Deleting(o) && p.record.Running.Image == "" && p.runs.Image == "" && !p.record.OnTrial
@@ -83,8 +91,8 @@ func (ps *programs) status(p *program, o *programv1.Program) *programv1.ProgramS
 	return st
 }
 
-// withHost returns the status of a program with what is known of it on this host.
-func (ps *programs) withHost(p *program, o *programv1.Program) *programv1.ProgramStatus {
+// withHost returns the status of a program with what is known of it on this host, and whether it had nothing of it.
+func (ps *programs) withHost(p *program, o *programv1.Program) (st *programv1.ProgramStatus, added bool) {
 	h := &programv1.ProgramHost{
 		Name: ps.cluster.Member.Name, ObservedGeneration: o.GetMetadata().GetGeneration(), Image: p.runs.Image,
 		Version: p.runs.Version, Progressing: p.said.Progressing, Reason: p.said.Reason, Message: p.said.Message,
@@ -95,15 +103,17 @@ func (ps *programs) withHost(p *program, o *programv1.Program) *programv1.Progra
 	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
 		h.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
 	}
-	st := proto.CloneOf(o).GetStatus()
+	st = proto.CloneOf(o).GetStatus()
 	if st == nil {
 		st = &programv1.ProgramStatus{}
 	}
 	of := func(r *programv1.ProgramHost) bool { return r.GetName() == h.Name }
-	if i := slices.IndexFunc(st.Hosts, of); i >= 0 {
+	switch i := slices.IndexFunc(st.Hosts, of); {
+	case i >= 0:
 		st.Hosts[i] = h
-	} else {
-		st.Hosts = append(st.Hosts, h)
+	case p.addedTo != o.GetMetadata().GetUid() || time.Since(p.added) > addAgain:
+		// A host that was removed from the cluster is taken out each time.
+		st.Hosts, added = append(st.Hosts, h), true
 	}
-	return st
+	return st, added
 }

@@ -996,8 +996,10 @@ type PlanProgramsResponse_Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the program.
 	Program string `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
-	// Host that may change to the desired executable, or that it is being taken to; empty if none may.
+	// Host that changes to the desired executable, or is the next to; empty if there is none.
 	Turn string `protobuf:"bytes,2,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The host of the turn must not begin now.
+	TurnHeld bool `protobuf:"varint,6,opt,name=turn_held,json=turnHeld,proto3" json:"turn_held,omitempty"`
 	// All hosts run the desired executable.
 	Updated bool `protobuf:"varint,3,opt,name=updated,proto3" json:"updated,omitempty"`
 	// Reason, as one CamelCase word.
@@ -1050,6 +1052,13 @@ func (x *PlanProgramsResponse_Decision) GetTurn() string {
 		return x.Turn
 	}
 	return ""
+}
+
+func (x *PlanProgramsResponse_Decision) GetTurnHeld() bool {
+	if x != nil {
+		return x.TurnHeld
+	}
+	return false
 }
 
 func (x *PlanProgramsResponse_Decision) GetUpdated() bool {
@@ -1140,12 +1149,13 @@ const file_windlass_program_v1_program_service_proto_rawDesc = "" +
 	"\aserving\x18\x02 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10@\"\x06r\x04\x10\x01\x18?R\aserving\x12*\n" +
 	"\aleading\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10@\"\x06r\x04\x10\x01\x18?R\aleading\"\xef\x01\n" +
+	"\x10@\"\x06r\x04\x10\x01\x18?R\aleading\"\x8c\x02\n" +
 	"\x14PlanProgramsResponse\x12P\n" +
-	"\tdecisions\x18\x01 \x03(\v22.windlass.program.v1.PlanProgramsResponse.DecisionR\tdecisions\x1a\x84\x01\n" +
+	"\tdecisions\x18\x01 \x03(\v22.windlass.program.v1.PlanProgramsResponse.DecisionR\tdecisions\x1a\xa1\x01\n" +
 	"\bDecision\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\tR\aprogram\x12\x12\n" +
-	"\x04turn\x18\x02 \x01(\tR\x04turn\x12\x18\n" +
+	"\x04turn\x18\x02 \x01(\tR\x04turn\x12\x1b\n" +
+	"\tturn_held\x18\x06 \x01(\bR\bturnHeld\x12\x18\n" +
 	"\aupdated\x18\x03 \x01(\bR\aupdated\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage2\xfa\f\n" +

@@ -44,6 +44,8 @@ a file, which do not have to exist.`,
   windlass plan quorum
   windlass plan maintenance
   windlass plan instances
+  windlass plan hosts --role master --zone rack-1
+  windlass plan programs
   windlass plan autoscaler
   windlass plan zones
   windlass plan taints worker-a
@@ -53,7 +55,8 @@ a file, which do not have to exist.`,
   windlass plan evictions -f cluster.yaml --events events.yaml --span 10m`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
-		newQuorum(e), newMaintenance(e), newInstances(e), newAutoscaler(e), newDrain(e), newNode(e),
+		newQuorum(e), newMaintenance(e), newInstances(e), newHosts(e), newPrograms(e), newAutoscaler(e), newDrain(e),
+		newNode(e),
 		newEvictions(e), newZones(e), newTaints(e), newConfig(e), newPool(e), newClusterVersion(e), newRelease(e))
 	cmd.AddCommand(newWorkloads(e)...)
 	return cmd

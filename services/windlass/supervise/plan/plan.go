@@ -69,6 +69,8 @@ const (
 	Starting       = "Starting"       // the program was started from it
 	AwaitsPrograms = "AwaitsPrograms" // another program changes: one at a time
 	AwaitsTurn     = "AwaitsTurn"     // another host changes, or none may now: one at a time
+	TurnHeld       = "TurnHeld"       // it is this host's turn, but it must not begin now
+	Returning      = "Returning"      // the process of what it ran from before is not there yet
 	NotStarted     = "NotStarted"     // it could not be written down that the program changes
 )
 
@@ -90,6 +92,10 @@ type View struct {
 	// turn; empty if it is, and where the cluster is on one machine.
 	Other string
 	Turn  string
+	Held  bool // Turn is this host's, which must not begin
+
+	// Elsewhere means that the process still runs from something else than the record says.
+	Elsewhere bool
 
 	// Trial is how long the trial has lasted, without the time that does not count. ReadyFor is how long the program has
 	// been ready as the present process; 0 if it is not. Starts is how often it was started in the trial, Last the end of
@@ -134,6 +140,10 @@ func Program(v View) Next {
 		return n
 	case v.Running == v.Wanted.Executable:
 		n.Reason, n.Message = Updated, "It runs version "+v.Running.Version+" from "+place(v.Running)+"."
+		if v.Elsewhere {
+			n.Progressing, n.Reason = true, Returning
+			n.Message = "It is started with version " + v.Running.Version + " from " + place(v.Running) + "."
+		}
 		if v.Refused != nil { // what is wanted has changed since
 			n.Verb, n.Record.Refused = Settle, nil
 		}
@@ -155,6 +165,9 @@ func Program(v View) Next {
 		return n
 	case v.Turn != "":
 		n.Progressing, n.Reason = true, AwaitsTurn
+		if v.Held {
+			n.Reason = TurnHeld
+		}
 		n.Message = fmt.Sprintf("It has the executable of version %s, and waits: %s.", v.Wanted.Version, v.Turn)
 		return n
 	}

@@ -83,6 +83,19 @@ func TestProgram(t *testing.T) {
 			},
 			progressing: true, reason: plan.AwaitsTurn, words: "and waits: host h2 changes now.",
 		},
+		"it is this host's turn, and it must not begin": {
+			view: plan.View{
+				Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Staged: true,
+				Turn: "it must not begin now", Held: true,
+			},
+			progressing: true, reason: plan.TurnHeld, words: "and waits: it must not begin now.",
+		},
+		"it is back at what is wanted, and its process is not there yet": {
+			view: plan.View{
+				Record: plan.Record{Running: former}, Known: true, Wanted: wanted(former, 3), Elsewhere: true,
+			},
+			progressing: true, reason: plan.Returning, words: "It is started with version 0.1.9",
+		},
 		"it goes back, also while another host changes": {
 			view: plan.View{Record: trial, Known: true, Wanted: wanted(next, 2), Starts: 4, Turn: "host h2 changes now"},
 			verb: plan.Return, reason: plan.RolledBack,
