@@ -393,7 +393,7 @@ func TestOneProcessChangesAtATime(t *testing.T) {
 			}
 		}
 		rest()
-		m.down = down // what does not serve is mended by the last release, which no host has refused
+		m.down = down // what does not serve is repaired by the last release, which no host has refused
 		for _, name := range order {
 			m.release(name, "4")
 		}
