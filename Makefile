@@ -61,7 +61,7 @@ test-unit: export GORACE ?= atexit_sleep_ms=10
 # A package of real etcd members takes minutes on a busy host, and is ended by go after 10 by default.
 test-unit: need-gcc need-python3 .imports ## Run the package tests with the race detector
 	cd tools && GOWORK=off go test -race ./...
-	go test -race -timeout 20m $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
+	go test -race -timeout 30m $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
