@@ -54,10 +54,6 @@ func (c *Controller) turn(ctx context.Context, t plan.ProgramTurn, hosts []plan.
 	if proto.Equal(next, t.Program) {
 		return true, nil
 	}
-	if t.Turn != t.Program.GetStatus().GetTurn() {
-		c.Log.InfoContext(ctx, "program changes", "program", t.Program.GetMetadata().GetName(), "host", t.Turn, "reason",
-			t.Reason, "message", t.Message)
-	}
 	key := object.Key{Name: t.Program.GetMetadata().GetName()}
 	_, err = c.Tables.Programs.Modify(ctx, key, func(p *programv1.Program) error {
 		if written = p.GetMetadata().GetResourceVersion() == t.Program.GetMetadata().GetResourceVersion(); written {
@@ -67,6 +63,10 @@ func (c *Controller) turn(ctx context.Context, t plan.ProgramTurn, hosts []plan.
 	})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		return false, nil
+	}
+	if err == nil && written && t.Turn != t.Program.GetStatus().GetTurn() {
+		c.Log.InfoContext(ctx, "turn of a program", "program", key.Name, "host", t.Turn, "reason", t.Reason, "message",
+			t.Message)
 	}
 	return written, err
 }

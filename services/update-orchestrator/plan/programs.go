@@ -10,27 +10,16 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/supervision"
 	"google.golang.org/protobuf/proto"
 )
 
 // Reasons of the condition Progressing of a program, beyond those that supervisors give.
 const (
-	programUpdated   = "Updated"        // all hosts have what is wanted; supervisors say the same of their host
-	programOnHost    = "UpdatesHost"    // a host changes
-	programAwaits    = "AwaitsPrograms" // another program changes
-	programHostAway  = "HostAway"       // a host that lacks it cannot be changed now
-	programHostUnfit = "HostNotReady"   // a host does not report, or a change would leave too few processes
+	updatesHost  = "UpdatesHost"  // a host changes
+	hostAway     = "HostAway"     // a host that lacks it cannot be changed now
+	hostNotReady = "HostNotReady" // a host does not report, or a change would leave too few processes
 )
-
-// Reasons that the supervisor of a host gives.
-const (
-	hostAwaitsTurn = "AwaitsTurn" // it has the executable, and waits for its turn
-	hostHeld       = "TurnHeld"   // it has the executable and its turn, and has seen that it must not begin
-	hostStarting   = "Starting"   // the program was started from it and may have to go back
-)
-
-// SupervisorFinalizer keeps a Program until no host runs from an executable of a release any more.
-const SupervisorFinalizer = "windlass.dev/supervisor"
 
 // ProgramHost is a host of the control plane, which has a process of each program.
 type ProgramHost struct {
@@ -64,8 +53,8 @@ type ProgramTurn struct {
 // Programs says on which host which program may change to what is wanted: one program on one host at a time, those
 // whose process does not serve first, the leader's last. A host gets its turn once it has the executable. A process
 // that serves is only taken down while those of all other hosts serve. Once a host had to go back, no other one is
-// changed. A turn ends when its host has what is wanted, had to go back, or is no longer of the cluster: a supervisor
-// may act on it until it has seen the next state.
+// changed. A turn ends when its host has what is wanted, had to go back, is no longer of the cluster, or has seen that
+// it must not begin: a supervisor may act on it until it has seen the next state.
 func Programs(v ProgramsView) []ProgramTurn {
 	programs := slices.Clone(v.Programs)
 	place := func(p *programv1.Program) int { return slices.Index(v.Order, p.GetMetadata().GetName()) }
@@ -112,13 +101,13 @@ func changing(p *programv1.Program, hosts []ProgramHost) string {
 func standsDown(p *programv1.Program, turn string, hosts []ProgramHost) bool {
 	r := reportOf(p, turn)
 	reason, _ := lacking(p, turn, hosts)
-	return speaks(p, r) && r.GetReason() == hostHeld && p.GetStatus().GetTurnHeld() && reason != ""
+	return speaks(p, r) && r.GetReason() == supervision.TurnHeld && p.GetStatus().GetTurnHeld() && reason != ""
 }
 
 // waits reports whether a host has the executable that is wanted and waits for its turn.
 func waits(p *programv1.Program, host string) bool {
 	r := reportOf(p, host)
-	return speaks(p, r) && (r.GetReason() == hostAwaitsTurn || r.GetReason() == hostHeld)
+	return speaks(p, r) && (r.GetReason() == supervision.AwaitsTurn || r.GetReason() == supervision.TurnHeld)
 }
 
 func reportOf(p *programv1.Program, host string) *programv1.ProgramHost {
@@ -132,7 +121,7 @@ func reportOf(p *programv1.Program, host string) *programv1.ProgramHost {
 
 // onTrial reports whether a host has started the program from another executable and may have to go back.
 func onTrial(r *programv1.ProgramHost) bool {
-	return r.GetProgressing() && r.GetReason() == hostStarting
+	return r.GetProgressing() && r.GetReason() == supervision.Starting
 }
 
 // speaks reports whether a report is about what is wanted now.
@@ -143,7 +132,7 @@ func speaks(p *programv1.Program, r *programv1.ProgramHost) bool {
 // has reports whether a host runs what is wanted and is done with it. Where the program is deleted that is the
 // executable that the host was started with.
 func has(p *programv1.Program, r *programv1.ProgramHost) bool {
-	if !speaks(p, r) || r.GetProgressing() || r.GetReason() != programUpdated {
+	if !speaks(p, r) || r.GetProgressing() || r.GetReason() != supervision.Updated {
 		return false
 	}
 	if object.Deleting(p) {
@@ -155,7 +144,7 @@ func has(p *programv1.Program, r *programv1.ProgramHost) bool {
 // gaveUp reports whether a host does not try what is wanted any more. There is no other way back than to what the host
 // was started with, so that is tried again and again.
 func gaveUp(p *programv1.Program, r *programv1.ProgramHost) bool {
-	return speaks(p, r) && !r.GetProgressing() && r.GetReason() != programUpdated && !object.Deleting(p)
+	return speaks(p, r) && !r.GetProgressing() && r.GetReason() != supervision.Updated && !object.Deleting(p)
 }
 
 func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) ProgramTurn {
@@ -173,18 +162,17 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 	}
 	count := fmt.Sprintf("%d of %d hosts have %s", len(hosts)-len(lack), len(hosts), wantedText(p))
 	t.Turn = changing(p, hosts)
-	begun := onTrial(reportOf(p, t.Turn))
 	switch {
-	case begun:
+	case onTrial(reportOf(p, t.Turn)):
 		t.Failed = false // until it is known what comes of this one
 		t.Reason, t.Message = turnText(p, t.Turn, hosts)
 		t.Message = count + "; " + t.Message
 	case t.Failed:
 		t.Held = t.Turn != ""
 	case len(hosts) == 0:
-		t.Reason, t.Message = programHostAway, "no host of the control plane is known"
+		t.Reason, t.Message = hostAway, "no host of the control plane is known"
 	case len(lack) == 0:
-		t.Updated, t.Gone, t.Reason = true, object.Deleting(p), programUpdated
+		t.Updated, t.Gone, t.Reason = true, object.Deleting(p), supervision.Updated
 		t.Message = fmt.Sprintf("all hosts have %s: %s", wantedText(p), namesOf(hosts))
 	case t.Turn != "":
 		t.Reason, t.Message = turnText(p, t.Turn, hosts)
@@ -193,7 +181,7 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 		}
 		t.Message = count + "; " + t.Message
 	case changes != "":
-		t.Reason, t.Message = programAwaits, fmt.Sprintf("%s; it waits for %s", count, changes)
+		t.Reason, t.Message = supervision.AwaitsPrograms, fmt.Sprintf("%s; it waits for %s", count, changes)
 	default:
 		t.Turn, t.Reason, t.Message = nextHost(p, lack, hosts)
 		t.Message = count + "; " + t.Message
@@ -206,13 +194,13 @@ func turnText(p *programv1.Program, turn string, hosts []ProgramHost) (reason, m
 	said := reportOf(p, turn)
 	switch {
 	case slices.ContainsFunc(hosts, func(h ProgramHost) bool { return h.Name == turn && !h.Present }):
-		return programHostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
+		return hostAway, fmt.Sprintf("host %s changes, and %s", turn, awayText)
 	case onTrial(said):
 		return said.GetReason(), fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
 	case !speaks(p, said) || waits(p, turn):
-		return programOnHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
+		return updatesHost, fmt.Sprintf("host %s has its turn, and has not reported since", turn)
 	}
-	return programOnHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
+	return updatesHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
 }
 
 // nextHost chooses the host that changes next of those that lack what is wanted, or says why none does.
@@ -220,7 +208,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	program := p.GetMetadata().GetName()
 	here := slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return !h.Present })
 	if len(here) == 0 {
-		return "", programHostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
+		return "", hostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
 	}
 	rank := func(h ProgramHost) int {
 		switch {
@@ -239,7 +227,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	next := here[0]
 	switch r := reportOf(p, next.Name); {
 	case !speaks(p, r):
-		return "", programHostUnfit,
+		return "", hostNotReady,
 			fmt.Sprintf("host %s has not reported on it: start `windlass host run` there, or update "+
 				"it; if the host is removed, run `windlass host stop` there", next.Name)
 	case !waits(p, next.Name):
@@ -248,7 +236,7 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	if reason, message := lacking(p, next.Name, hosts); reason != "" {
 		return "", reason, message
 	}
-	return next.Name, programOnHost, fmt.Sprintf("host %s is next", next.Name)
+	return next.Name, updatesHost, fmt.Sprintf("host %s is next", next.Name)
 }
 
 // lacking says why the process of a program on a host must not be taken down now: another one does not serve. A process
@@ -262,9 +250,9 @@ func lacking(p *programv1.Program, next string, hosts []ProgramHost) (reason, me
 		switch {
 		case h.Name == next || h.serves(program):
 		case !h.Present:
-			return programHostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next, h.Name, awayText)
+			return hostAway, fmt.Sprintf("host %s is next, and waits for host %s, which %s", next, h.Name, awayText)
 		default:
-			return programHostUnfit, fmt.Sprintf(
+			return hostNotReady, fmt.Sprintf(
 				"host %s is next, and waits until the process of host %s serves: only one may be missing", next, h.Name)
 		}
 	}
@@ -294,9 +282,9 @@ func (t ProgramTurn) Applied(hosts []ProgramHost, now time.Time) *programv1.Prog
 	m := next.GetMetadata()
 	switch {
 	case t.Gone:
-		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == SupervisorFinalizer })
-	case !object.Deleting(next) && !slices.Contains(m.GetFinalizers(), SupervisorFinalizer):
-		m.Finalizers = append(m.Finalizers, SupervisorFinalizer)
+		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == supervision.Finalizer })
+	case !object.Deleting(next) && !slices.Contains(m.GetFinalizers(), supervision.Finalizer):
+		m.Finalizers = append(m.Finalizers, supervision.Finalizer)
 	}
 	return next
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/supervision"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
@@ -32,7 +33,7 @@ func wantedProgram(name, turn string, hosts ...*programv1.ProgramHost) *programv
 func deletedProgram(name string, hosts ...*programv1.ProgramHost) *programv1.Program {
 	p := wantedProgram(name, "", hosts...)
 	p.Metadata.DeletionTimestamp = timestamppb.Now()
-	p.Metadata.Finalizers = []string{plan.SupervisorFinalizer}
+	p.Metadata.Finalizers = []string{supervision.Finalizer}
 	return p
 }
 
@@ -327,7 +328,7 @@ func TestTheStatusOfAProgramFollowsFromItsHosts(t *testing.T) {
 	c := object.FindCondition(st.GetConditions(), "Progressing")
 	if st.GetTurn() != "h2" || st.GetVersion() != "1" || st.GetImage() != "i1" || st.GetPreviousImage() != "i1" ||
 		c.GetStatus() != plan.True || c.GetReason() != "Starting" || strings.Join(names, " ") != "h1 h2 h3" ||
-		!slices.Contains(next.GetMetadata().GetFinalizers(), plan.SupervisorFinalizer) {
+		!slices.Contains(next.GetMetadata().GetFinalizers(), supervision.Finalizer) {
 		t.Errorf("status %v, finalizers %q", st, next.GetMetadata().GetFinalizers())
 	}
 	if plan.RolloutOf(next).Ready {

@@ -9,6 +9,7 @@ import (
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/supervision"
 )
 
 // Rollout is how far a workload has come.
@@ -87,7 +88,7 @@ func program(p *programv1.Program) Rollout {
 	switch {
 	case st.GetObservedGeneration() < p.GetMetadata().GetGeneration():
 		s.Observed = "the change has not been taken up yet: `windlass status` shows what does not run"
-	case progressing.GetStatus() == False && progressing.GetReason() == programUpdated && same:
+	case progressing.GetStatus() == False && progressing.GetReason() == supervision.Updated && same:
 		return Rollout{Ready: true}
 	default:
 		s.Failed, s.Observed = progressing.GetStatus() == False, progressing.GetMessage()

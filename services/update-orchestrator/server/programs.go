@@ -57,19 +57,17 @@ func given(req *programv1.PlanProgramsRequest) (plan.ProgramsView, []object.Faul
 	var faults []object.Fault
 	names := map[string]bool{}
 	for i, p := range v.Programs {
-		if names[p.GetMetadata().GetName()] {
+		name, path := p.GetMetadata().GetName(), fmt.Sprintf("programs[%d].metadata.name", i)
+		switch {
+		case !slices.Contains(v.Order, name):
 			faults = append(faults, object.Fault{
-				Path:        fmt.Sprintf("programs[%d].metadata.name", i),
-				Description: "is given twice",
-			})
-		}
-		names[p.GetMetadata().GetName()] = true
-		if !slices.Contains(v.Order, p.GetMetadata().GetName()) {
-			faults = append(faults, object.Fault{
-				Path:        fmt.Sprintf("programs[%d].metadata.name", i),
+				Path:        path,
 				Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(v.Order)), ", "),
 			})
+		case names[name]:
+			faults = append(faults, object.Fault{Path: path, Description: "is given twice"})
 		}
+		names[name] = true
 	}
 	names = map[string]bool{}
 	for i, h := range req.GetHosts() {

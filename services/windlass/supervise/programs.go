@@ -43,7 +43,7 @@ type programs struct {
 	list        []*program // in the order in which an update restarts them
 	conns       map[string]*grpc.ClientConn
 	updates     orchestrators
-	unasked     string // why the cluster could not be asked last; each reason is logged once
+	unasked     string // what came of asking the cluster last: a change of it is logged
 }
 
 // program is what is known of one program.
@@ -137,9 +137,11 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 	wanted, err := ps.wanted(ctx)
 	ps.updates.avoid(err)
 	known := err == nil
-	if text := fmt.Sprint(err); err != nil && text != ps.unasked && ctx.Err() == nil {
+	if text := fmt.Sprint(err); text != ps.unasked && ctx.Err() == nil {
 		ps.unasked = text
-		ps.log.InfoContext(ctx, "which executables the programs should run from cannot be asked", "error", err)
+		if err != nil {
+			ps.log.InfoContext(ctx, "which executables the programs should run from cannot be asked", "error", err)
+		}
 	}
 	if !ps.concerned(wanted) {
 		return
@@ -269,19 +271,20 @@ func (ps *programs) runsFrom(pid int, e plan.Executable) bool {
 	return err == nil && strings.TrimSuffix(path, " (deleted)") == want
 }
 
-// turn says what a program waits for until it may change on a host; empty if it may.
-func turn(o *programv1.Program, host string) string {
+// turn says what a program waits for until it may change on a host, empty if it may, and whether it is the host's turn
+// that is held.
+func turn(o *programv1.Program, host string) (waits string, held bool) {
 	switch at := o.GetStatus().GetTurn(); {
 	case o.GetStatus().GetObservedGeneration() < o.GetMetadata().GetGeneration():
-		return "update-orchestrator has not planned it yet"
+		return "update-orchestrator has not planned it yet", false
 	case at == "":
-		return "no host may change it now"
+		return "no host may change it now", false
 	case at != host:
-		return "host " + at + " changes now"
+		return "host " + at + " changes now", false
 	case o.GetStatus().GetTurnHeld():
-		return "it is this host's turn, but it must not begin now"
+		return "it is this host's turn, but it must not begin now", true
 	}
-	return ""
+	return "", false
 }
 
 // view is what the plan has to know of a program; o is nil where the cluster has no Program of it.
@@ -301,8 +304,7 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 		}
 	}
 	if o != nil && ps.cluster.Member != nil {
-		v.Turn = turn(o, ps.cluster.Member.Name)
-		v.Held = o.GetStatus().GetTurnHeld() && o.GetStatus().GetTurn() == ps.cluster.Member.Name
+		v.Turn, v.Held = turn(o, ps.cluster.Member.Name)
 	}
 	st, _ := ps.supervisor.Lookup(p.name)
 	v.Starts = 1 + st.Restarts - p.restarts

@@ -11,16 +11,11 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/supervision"
 )
 
 // addAgain is how often a host is added to a status that does not have it.
 const addAgain = 30 * time.Second
-
-// finalizer keeps a Program until the program runs from the cluster's own executable again.
-const finalizer = "windlass.dev/supervisor"
-
-// progressing is the type of the condition of a Program.
-const progressing = "Progressing"
 
 // report writes the status of a program, and lets it go once nothing of it is in force. On a host it writes what the
 // status says of this host: the rest follows from all hosts.
@@ -40,13 +35,15 @@ func (ps *programs) report(ctx context.Context, p *program, o *programv1.Program
 		}
 		return err
 	}
-	holds := slices.Contains(o.GetMetadata().GetFinalizers(), finalizer)
+	holds := slices.Contains(o.GetMetadata().GetFinalizers(), supervision.Finalizer)
 	gone := object.Deleting(o) && p.record.Running.Image == "" && p.runs.Image == "" && !p.record.OnTrial
 	if holds == gone && (holds || !object.Deleting(o)) {
 		next := proto.CloneOf(o)
-		next.Metadata.Finalizers = slices.DeleteFunc(next.Metadata.Finalizers, func(f string) bool { return f == finalizer })
+		next.Metadata.Finalizers = slices.DeleteFunc(next.Metadata.Finalizers, func(f string) bool {
+			return f == supervision.Finalizer
+		})
 		if !gone {
-			next.Metadata.Finalizers = append(next.Metadata.Finalizers, finalizer)
+			next.Metadata.Finalizers = append(next.Metadata.Finalizers, supervision.Finalizer)
 		}
 		if o, err = client.UpdateProgram(ctx, &programv1.UpdateProgramRequest{
 			Name: o.GetMetadata().GetName(), Program: next,
@@ -72,30 +69,11 @@ func writeStatus(ctx context.Context, client programv1.ProgramServiceClient, o *
 	return err
 }
 
-// status is what is known of a program. Whether it is available is in its ClusterOperator.
-func (ps *programs) status(p *program, o *programv1.Program) *programv1.ProgramStatus {
-	st := &programv1.ProgramStatus{
-		ObservedGeneration: proto.Int32(o.GetMetadata().GetGeneration()), Image: p.runs.Image, Version: p.runs.Version,
-		Conditions: proto.CloneOf(o.GetStatus()).GetConditions(),
-	}
-	if p.record.OnTrial {
-		st.PreviousImage = p.record.Previous.Image
-	}
-	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
-		st.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
-	}
-	st.Conditions = object.SetCondition(st.Conditions, &metav1.Condition{
-		Type: progressing, Status: map[bool]string{true: "True", false: "False"}[p.said.Progressing],
-		Reason: proto.String(p.said.Reason), Message: proto.String(p.said.Message),
-	}, time.Now())
-	return st
-}
-
-// withHost returns the status of a program with what is known of it on this host, and whether it had nothing of it.
-func (ps *programs) withHost(p *program, o *programv1.Program) (st *programv1.ProgramStatus, added bool) {
+// observed is what is known of a program here.
+func (ps *programs) observed(p *program, o *programv1.Program) *programv1.ProgramHost {
 	h := &programv1.ProgramHost{
-		Name: ps.cluster.Member.Name, ObservedGeneration: o.GetMetadata().GetGeneration(), Image: p.runs.Image,
-		Version: p.runs.Version, Progressing: p.said.Progressing, Reason: p.said.Reason, Message: p.said.Message,
+		ObservedGeneration: o.GetMetadata().GetGeneration(), Image: p.runs.Image, Version: p.runs.Version,
+		Progressing: p.said.Progressing, Reason: p.said.Reason, Message: p.said.Message,
 	}
 	if p.record.OnTrial {
 		h.PreviousImage = p.record.Previous.Image
@@ -103,6 +81,26 @@ func (ps *programs) withHost(p *program, o *programv1.Program) (st *programv1.Pr
 	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
 		h.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
 	}
+	return h
+}
+
+// status is the status of a program that runs on this machine alone. Whether it is available is in its ClusterOperator.
+func (ps *programs) status(p *program, o *programv1.Program) *programv1.ProgramStatus {
+	h := ps.observed(p, o)
+	return &programv1.ProgramStatus{
+		ObservedGeneration: proto.Int32(h.GetObservedGeneration()), Image: h.GetImage(), Version: h.GetVersion(),
+		PreviousImage: h.GetPreviousImage(), StartTime: h.GetStartTime(),
+		Conditions: object.SetCondition(proto.CloneOf(o).GetStatus().GetConditions(), &metav1.Condition{
+			Type: "Progressing", Status: map[bool]string{true: "True", false: "False"}[h.GetProgressing()],
+			Reason: proto.String(h.GetReason()), Message: proto.String(h.GetMessage()),
+		}, time.Now()),
+	}
+}
+
+// withHost returns the status of a program with what is known of it on this host, and whether it had nothing of it.
+func (ps *programs) withHost(p *program, o *programv1.Program) (st *programv1.ProgramStatus, added bool) {
+	h := ps.observed(p, o)
+	h.Name = ps.cluster.Member.Name
 	st = proto.CloneOf(o).GetStatus()
 	if st == nil {
 		st = &programv1.ProgramStatus{}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/supervision"
 )
 
 // What is expected of a program that was started from another executable.
@@ -59,19 +61,14 @@ type Wanted struct {
 	Generation int32
 }
 
-// Reasons of the condition Progressing.
+// Reasons of the condition Progressing, beyond those of kit/supervision.
 const (
-	Updated        = "Updated"
-	RolledBack     = "RolledBack"     // it did not come up
-	CannotRun      = "CannotRun"      // the executable is none for this machine, or of another version
-	NotFetched     = "NotFetched"     // the image cannot be read
-	Fetching       = "Fetching"       // the image is read
-	Starting       = "Starting"       // the program was started from it
-	AwaitsPrograms = "AwaitsPrograms" // another program changes: one at a time
-	AwaitsTurn     = "AwaitsTurn"     // another host changes, or none may now: one at a time
-	TurnHeld       = "TurnHeld"       // it is this host's turn, but it must not begin now
-	Returning      = "Returning"      // the process of what it ran from before is not there yet
-	NotStarted     = "NotStarted"     // it could not be written down that the program changes
+	RolledBack = "RolledBack" // it did not come up
+	CannotRun  = "CannotRun"  // the executable is none for this machine, or of another version
+	NotFetched = "NotFetched" // the image cannot be read
+	Fetching   = "Fetching"   // the image is read
+	Returning  = "Returning"  // the process of what it ran from before is not there yet
+	NotStarted = "NotStarted" // it could not be written down that the program changes
 )
 
 // View is what is known of a program.
@@ -139,7 +136,7 @@ func Program(v View) Next {
 	case !v.Known:
 		return n
 	case v.Running == v.Wanted.Executable:
-		n.Reason, n.Message = Updated, "It runs version "+v.Running.Version+" from "+place(v.Running)+"."
+		n.Reason, n.Message = supervision.Updated, "It runs version "+v.Running.Version+" from "+place(v.Running)+"."
 		if v.Elsewhere {
 			n.Progressing, n.Reason = true, Returning
 			n.Message = "It is started with version " + v.Running.Version + " from " + place(v.Running) + "."
@@ -160,13 +157,13 @@ func Program(v View) Next {
 	case !v.Staged: // also while it waits, so that nothing is fetched when it is its turn
 		return fetch(v, n)
 	case v.Other != "":
-		n.Progressing, n.Reason = true, AwaitsPrograms
+		n.Progressing, n.Reason = true, supervision.AwaitsPrograms
 		n.Message = fmt.Sprintf("It waits for %s, which changes its executable: one program does at a time.", v.Other)
 		return n
 	case v.Turn != "":
-		n.Progressing, n.Reason = true, AwaitsTurn
+		n.Progressing, n.Reason = true, supervision.AwaitsTurn
 		if v.Held {
-			n.Reason = TurnHeld
+			n.Reason = supervision.TurnHeld
 		}
 		n.Message = fmt.Sprintf("It has the executable of version %s, and waits: %s.", v.Wanted.Version, v.Turn)
 		return n
@@ -175,7 +172,7 @@ func Program(v View) Next {
 	n.Record = Record{
 		Running: v.Wanted.Executable, Previous: v.Running, OnTrial: true, Generation: v.Wanted.Generation,
 	}
-	n.Progressing, n.Reason, n.Message = true, Starting, starting(v.Wanted.Executable)
+	n.Progressing, n.Reason, n.Message = true, supervision.Starting, starting(v.Wanted.Executable)
 	return n
 }
 
@@ -205,12 +202,12 @@ func fetch(v View, n Next) Next {
 
 // trial says what to do with a program that was started from another executable.
 func trial(v View, n Next) Next {
-	n.Progressing, n.Reason, n.Message = true, Starting, starting(v.Running)
+	n.Progressing, n.Reason, n.Message = true, supervision.Starting, starting(v.Running)
 	var why string
 	switch {
 	case v.ReadyFor >= Settled:
 		n.Verb, n.Record.OnTrial = Settle, false
-		n.Reason = Updated
+		n.Reason = supervision.Updated
 		n.Message = "It runs version " + v.Running.Version + " from " + place(v.Running) + "."
 		n.Progressing = v.Known && v.Running != v.Wanted.Executable
 		return n

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/supervision"
 	"github.com/windlass-dev/windlass/services/windlass/supervise/plan"
 )
 
@@ -31,7 +32,7 @@ func TestProgram(t *testing.T) {
 		},
 		"it runs what is wanted": {
 			view:   plan.View{Record: plan.Record{Running: next}, Known: true, Wanted: wanted(next, 2)},
-			reason: plan.Updated, words: "It runs version 0.2.0 from windlass.dev/windlass@sha256:aa.",
+			reason: supervision.Updated, words: "It runs version 0.2.0 from windlass.dev/windlass@sha256:aa.",
 		},
 		"what is wanted is not here yet": {
 			view: plan.View{Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2)},
@@ -70,7 +71,7 @@ func TestProgram(t *testing.T) {
 			view: plan.View{
 				Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Staged: true, Other: "scheduler",
 			},
-			progressing: true, reason: plan.AwaitsPrograms, words: "waits for scheduler",
+			progressing: true, reason: supervision.AwaitsPrograms, words: "waits for scheduler",
 		},
 		"it is not here yet while another program is on trial": {
 			view: plan.View{Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Other: "scheduler"},
@@ -81,14 +82,14 @@ func TestProgram(t *testing.T) {
 				Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Staged: true,
 				Turn: "host h2 changes now",
 			},
-			progressing: true, reason: plan.AwaitsTurn, words: "and waits: host h2 changes now.",
+			progressing: true, reason: supervision.AwaitsTurn, words: "and waits: host h2 changes now.",
 		},
 		"it is this host's turn, and it must not begin": {
 			view: plan.View{
 				Record: plan.Record{Running: own}, Known: true, Wanted: wanted(next, 2), Staged: true,
 				Turn: "it must not begin now", Held: true,
 			},
-			progressing: true, reason: plan.TurnHeld, words: "and waits: it must not begin now.",
+			progressing: true, reason: supervision.TurnHeld, words: "and waits: it must not begin now.",
 		},
 		"it is back at what is wanted, and its process is not there yet": {
 			view: plan.View{
@@ -103,31 +104,31 @@ func TestProgram(t *testing.T) {
 		},
 		"it changes": {
 			view: plan.View{Record: plan.Record{Running: former}, Known: true, Wanted: wanted(next, 2), Staged: true},
-			verb: plan.Switch, record: trial, progressing: true, reason: plan.Starting,
+			verb: plan.Switch, record: trial, progressing: true, reason: supervision.Starting,
 		},
 		"it changes to the executable of the cluster": {
 			view: plan.View{Record: plan.Record{Running: next}, Known: true, Wanted: wanted(own, 0), Staged: true},
 			verb: plan.Switch, record: plan.Record{Running: own, Previous: next, OnTrial: true}, progressing: true,
-			reason: plan.Starting, words: "the executable that the cluster was started with",
+			reason: supervision.Starting, words: "the executable that the cluster was started with",
 		},
 		"it is not ready yet": {
 			view:        plan.View{Record: trial, Known: true, Wanted: wanted(next, 2), Trial: 59 * time.Second, Starts: 3},
-			progressing: true, reason: plan.Starting,
+			progressing: true, reason: supervision.Starting,
 		},
 		"it is not ready for long enough yet": {
 			view: plan.View{
 				Record: trial, Known: true, Wanted: wanted(next, 2), ReadyFor: plan.Settled - time.Millisecond, Starts: 1,
 			},
-			progressing: true, reason: plan.Starting,
+			progressing: true, reason: supervision.Starting,
 		},
 		"it is up": {
 			view: plan.View{Record: trial, Known: true, Wanted: wanted(next, 2), ReadyFor: plan.Settled, Starts: 1},
-			verb: plan.Settle, record: plan.Record{Running: next, Previous: former, Generation: 2}, reason: plan.Updated,
+			verb: plan.Settle, record: plan.Record{Running: next, Previous: former, Generation: 2}, reason: supervision.Updated,
 		},
 		"it is up, and something else is wanted by now": {
 			view: plan.View{Record: trial, Known: true, Wanted: wanted(own, 0), ReadyFor: plan.Settled, Starts: 1},
 			verb: plan.Settle, record: plan.Record{Running: next, Previous: former, Generation: 2}, progressing: true,
-			reason: plan.Updated,
+			reason: supervision.Updated,
 		},
 		"it exits again and again": {
 			view: plan.View{Record: trial, Known: true, Wanted: wanted(next, 2), Starts: 4, Last: "a panic.\n"},
@@ -161,7 +162,7 @@ func TestProgram(t *testing.T) {
 				}}, Known: true, Wanted: wanted(own, 0), Staged: true,
 			},
 			verb: plan.Switch, record: plan.Record{Running: own, Previous: next, OnTrial: true}, progressing: true,
-			reason: plan.Starting,
+			reason: supervision.Starting,
 		},
 		"what it did not come up from is still wanted": {
 			view: plan.View{
@@ -174,13 +175,13 @@ func TestProgram(t *testing.T) {
 				Record: plan.Record{Running: former, Refused: refused}, Known: true, Wanted: wanted(next, 4), Staged: true,
 			},
 			verb: plan.Switch, record: plan.Record{Running: next, Previous: former, OnTrial: true, Generation: 4},
-			progressing: true, reason: plan.Starting,
+			progressing: true, reason: supervision.Starting,
 		},
 		"what it did not come up from is wanted no more": {
 			view: plan.View{
 				Record: plan.Record{Running: former, Refused: refused}, Known: true, Wanted: wanted(former, 3),
 			},
-			verb: plan.Settle, record: plan.Record{Running: former}, reason: plan.Updated,
+			verb: plan.Settle, record: plan.Record{Running: former}, reason: supervision.Updated,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
