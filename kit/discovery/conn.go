@@ -40,7 +40,7 @@ var _ grpc.ClientConnInterface = (*Conn)(nil)
 
 // Dial returns a connection to a service for a process on host. It connects at the first call. Close must be called.
 func (d *Directory) Dial(service, host string, options ...grpc.DialOption) (*Conn, error) {
-	options = append(options, d.Resolve(host))
+	options = append(options, d.Resolve(host)...)
 	c := &Conn{service: service, directory: d}
 	var err error
 	if c.nearest, err = grpc.NewClient(Target(service), options...); err != nil {

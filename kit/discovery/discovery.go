@@ -64,18 +64,14 @@ type View struct {
 // ready first, of these the one on its own host, and the others in an order that differs from host to host.
 func (v View) Nearest(service, host string) []Endpoint {
 	out := slices.Clone(v.Endpoints[service])
-	rank := func(e Endpoint) int {
-		n := 0
-		if !e.Ready {
-			n += 2
+	last := func(e Endpoint) int {
+		if e.Ready {
+			return 0
 		}
-		if e.Host != host {
-			n++
-		}
-		return n
+		return 1
 	}
 	slices.SortFunc(out, func(a, b Endpoint) int {
-		return cmp.Or(rank(a)-rank(b), cmp.Compare(spread(host, a.Address), spread(host, b.Address)),
+		return cmp.Or(last(a)-last(b), cmp.Compare(a.distance(host), b.distance(host)),
 			strings.Compare(a.Address, b.Address))
 	})
 	return out
@@ -89,11 +85,15 @@ func (v View) Addresses(service, host string) (out []string) {
 	return out
 }
 
-// spread is a number for each pair of a host and an address, evenly distributed.
-func spread(host, address string) uint32 {
+// distance says how late a process on host calls the endpoint: 0 is its own host's. For others it is evenly distributed
+// over pairs of a host and an address.
+func (e Endpoint) distance(host string) uint32 {
+	if e.Host == host {
+		return 0
+	}
 	h := fnv.New32a()
-	h.Write([]byte(host + " " + address))
-	return h.Sum32()
+	h.Write([]byte(host + " " + e.Address))
+	return max(h.Sum32(), 1)
 }
 
 // Hosts returns the names of the hosts on which processes of any service run, or ran within the last week, sorted.

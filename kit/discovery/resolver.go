@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/resolver"
 )
 
@@ -19,38 +20,41 @@ const (
 // Target is the gRPC target of the nearest process of a service, with the option Resolve.
 func Target(service string) string { return nearest + ":///" + service }
 
-// Resolve returns the option of a gRPC client that resolves Target for a process on host.
-func (d *Directory) Resolve(host string) grpc.DialOption {
-	return grpc.WithResolvers(d.resolvers(host)...)
-}
-
-// resolvers returns what resolves the targets of both schemes for a process on host. Each address demands a certificate
-// of its own host. A service of which none is known any more keeps its last addresses: it may be back there.
-func (d *Directory) resolvers(host string) []resolver.Builder {
-	return []resolver.Builder{
-		builder{d, nearest, func(v View, service string) (out []string) {
-			list := v.Nearest(service, host)
-			for _, e := range list {
-				// Only those that serve, if any does: a connection may stay at each that is listed.
-				if e.Ready == list[0].Ready {
-					out = append(out, e.Address)
+// Resolve returns the options of a gRPC client that resolve Target for a process on host. Each address demands a
+// certificate of its own host. A service of which none is known any more keeps its last addresses: it may be back there.
+func (d *Directory) Resolve(host string) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithResolvers(
+			builder{d, nearest, func(v View, service string) (out []place) {
+				list := v.Nearest(service, host)
+				for _, e := range list {
+					// Only those that serve, if any does: calls go to each that is listed.
+					if e.Ready == list[0].Ready {
+						out = append(out, place{e.Address, e.distance(host)})
+					}
 				}
-			}
-			return out
-		}},
-		builder{d, leader, func(v View, service string) []string {
-			if address := v.Leaders[service]; address != "" {
-				return []string{address}
-			}
-			return nil
-		}},
+				return out
+			}},
+			builder{d, leader, func(v View, service string) []place {
+				if address := v.Leaders[service]; address != "" {
+					return []place{{address: address}}
+				}
+				return nil
+			}}),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"` + byDistance + `": {}}]}`),
 	}
 }
 
 type builder struct {
 	directory *Directory
 	scheme    string
-	addresses func(v View, service string) []string
+	places    func(v View, service string) []place
+}
+
+// place is an address, and how far it is from the caller.
+type place struct {
+	address  string
+	distance uint32
 }
 
 func (b builder) Scheme() string { return b.scheme }
@@ -63,36 +67,28 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 	if service == "" {
 		return nil, errors.New("the target names no service")
 	}
-	var last []string
+	var last []place
 	stop := b.directory.Subscribe(func(v View) {
-		addresses := b.addresses(v, service)
-		if len(addresses) == 0 && len(last) == 0 {
+		places := b.places(v, service)
+		if len(places) == 0 && len(last) == 0 {
 			cc.ReportError(fmt.Errorf("no process of %s is known", service))
 			return
 		}
-		if len(addresses) == 0 || slices.Equal(addresses, last) {
+		if len(places) == 0 || slices.Equal(places, last) {
 			return
 		}
-		// A connection stays where it is while its address is listed: where another address comes first now, that is listed
-		// alone for a moment. Calls that are under way are finished on the former connection.
-		if len(last) > 0 && last[0] != addresses[0] {
-			update(cc, addresses[:1])
+		last = places
+		state := resolver.State{}
+		for _, p := range places {
+			if name, _, err := net.SplitHostPort(p.address); err == nil {
+				state.Addresses = append(state.Addresses, resolver.Address{
+					Addr: p.address, ServerName: name, Attributes: attributes.New(distanceKey{}, p.distance),
+				})
+			}
 		}
-		last = addresses
-		update(cc, addresses)
+		_ = cc.UpdateState(state) // what does not suit the balancer is an error of the calls
 	})
 	return follower{stop}, nil
-}
-
-// update gives a client its addresses. What does not suit the balancer is an error of the calls.
-func update(cc resolver.ClientConn, addresses []string) {
-	state := resolver.State{}
-	for _, a := range addresses {
-		if name, _, err := net.SplitHostPort(a); err == nil {
-			state.Addresses = append(state.Addresses, resolver.Address{Addr: a, ServerName: name})
-		}
-	}
-	_ = cc.UpdateState(state)
 }
 
 // follower is a resolver that says changes by itself.
