@@ -129,7 +129,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if config.Host != "" {
 		directory = discovery.Open(config.ServicesFile(), log)
 		prefixes = append(prefixes, topology.EndpointsPrefix)
-		options = append(slices.Clone(options), directory.Resolve(config.Host))
+		options = append(slices.Clone(options), directory.Resolve(config.Host)...)
 	}
 	pool, err := backend.NewPool(config.programs(), config.files().ServiceCredentials, log, options...)
 	if err != nil {
