@@ -63,11 +63,12 @@ test-unit: need-gcc need-python3 .imports ## Run the package tests with the race
 	cd tools && GOWORK=off go test -race ./...
 	go test -race -timeout 30m $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
+# Clusters wait more than they compute: with two packages at a time, two cores are idle for a third of the time.
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
 test-e2e: build $(BIN)/grpcurl $(BIN)/nfpm need-curl need-python3 $(need_proxy) $(need_hosts) ## Run the tests of running clusters, and of containers if an engine is available
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 45m $$(go list ./e2e/... | grep -v -e /e2e/compose$$ -e /e2e/runtime$$ -e /e2e/systemd$$)
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -p 3 -timeout 45m $$(go list ./e2e/... | grep -v -e /e2e/compose$$ -e /e2e/runtime$$ -e /e2e/systemd$$)
 	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose ./e2e/runtime
 	CGO_ENABLED=0 go test -count=1 -timeout 15m -v -run "^TestAHostJoinsAndReboots$$" ./e2e/systemd
 	CGO_ENABLED=0 go test -count=1 -timeout 10m -v -run "^TestADriverRunsPods$$" ./services/node-agent/pods

@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -21,17 +22,22 @@ func testUpdate(t *testing.T, f *fleet) {
 	h2, h3 := f.hosts[1], f.hosts[2]
 	all := append(slices.Clone(f.hosts), f.spare)
 	run(t, "a release brings programs to one host after the other", func(t *testing.T) {
-		image := h3.release("1.1.0", "1.0.0", h3.bin) // its image is on this host alone
+		// Its image is on this host alone.
+		image := h3.release("1.1.0", "1.0.0", h3.bin, "--program", topology.UpdateOrchestrator, "--program", topology.Host)
+		members := map[string]string{}
+		for _, h := range all {
+			members[h.name] = fmt.Sprint(h.pids("etcd-member"))
+		}
 		w := h2.write("update")
 		w.Progress()
 		h3.upgrade("--to-image", image, "--allow-explicit-upgrade")
 		var last string
-		f.await("a host to change machine-api", func() string {
+		f.await("a host to change itself", func() string {
 			programs, err := h2.programs()
 			if n := onTrial(programs); n > 1 {
 				t.Errorf("%d processes change at a time: %v", n, programs)
 			}
-			if last = programs[topology.MachineAPI].GetStatus().GetTurn(); last == "" {
+			if last = programs[topology.Host].GetStatus().GetTurn(); last == "" {
 				return fmt.Sprint(programs, err)
 			}
 			return ""
@@ -42,27 +48,24 @@ func testUpdate(t *testing.T, f *fleet) {
 				h.start()
 			}
 		}
-		f.await("two programs on all hosts, and the third on one", func() string {
+		f.await("the release on all hosts", func() string {
 			programs, err := h2.programs()
 			if n := onTrial(programs); n > 1 {
 				t.Errorf("%d processes change at a time: %v", n, programs)
 			}
-			done := 0
-			for _, r := range programs[topology.MachineAPI].GetStatus().GetHosts() {
-				if r.GetImage() != "" && !r.GetProgressing() {
-					done++
-				}
-			}
-			if done == 0 {
-				return fmt.Sprint(programs, err)
+			if missing := h2.completed("1.1.0"); missing != "" {
+				return fmt.Sprint(missing, programs, err)
 			}
 			return ""
 		})
-		for _, name := range []string{topology.UpdateOrchestrator, topology.EtcdGuardian} {
-			for _, h := range all {
+		for _, h := range all {
+			for _, name := range h.having(topology.UpdateOrchestrator, topology.Host) {
 				if exe := h.runsFrom(name); !strings.HasPrefix(exe, filepath.Join(h.dir, "executables")+"/") {
 					t.Errorf("%s of %s runs from %s", name, h.name, exe)
 				}
+			}
+			if now := fmt.Sprint(h.pids("etcd-member")); now != members[h.name] {
+				t.Errorf("the processes of etcd's member on %s were %s and are %s", h.name, members[h.name], now)
 			}
 		}
 		made, failed := w.End()
@@ -84,7 +87,7 @@ func testUpdate(t *testing.T, f *fleet) {
 			return h2.completed("1.0.0")
 		})
 		for _, h := range all {
-			for _, name := range topology.NamesOnHosts() {
+			for _, name := range h.having(append(topology.NamesOnHosts(), topology.Host)...) {
 				if exe := h.runsFrom(name); strings.Contains(exe, "executables") {
 					t.Errorf("%s of %s runs from %s", name, h.name, exe)
 				}
@@ -119,6 +122,27 @@ func testUpdate(t *testing.T, f *fleet) {
 		h3.upgrade("--abort")
 		f.await("the former release", func() string { return h2.completed("1.0.0") })
 	})
+	run(t, "a windlass host run that does not come up is taken back", func(t *testing.T) {
+		h3.upgrade("--to-image", h3.release("1.1.2", "1.0.0", harness.BrokenExecutable(t), "--program", topology.Host),
+			"--allow-explicit-upgrade")
+		f.await("the update to fail", func() string {
+			cv, err := h2.version()
+			for _, c := range cv.GetStatus().GetConditions() {
+				if c.GetType() == "Failing" && c.GetStatus() == "True" &&
+					strings.Contains(c.GetMessage(), "this version cannot read its state") {
+					return ""
+				}
+			}
+			return fmt.Sprint(cv.GetStatus().GetConditions(), err)
+		})
+		for _, h := range all {
+			if exe := h.runsFrom(topology.Host); strings.Contains(exe, "executables") {
+				t.Errorf("windlass host run of %s runs from %s", h.name, exe)
+			}
+		}
+		h3.upgrade("--abort")
+		f.await("the former release", func() string { return h2.completed("1.0.0") })
+	})
 }
 
 // onTrial is how many processes change to another executable.
@@ -134,13 +158,13 @@ func onTrial(programs map[string]*programv1.Program) (n int) {
 }
 
 // release makes a release of the example's manifests with an executable on this host, and returns its image.
-func (h *host) release(version, previous, executable string) string {
+func (h *host) release(version, previous, executable string, flags ...string) string {
 	h.t.Helper()
 	at := func(elem string) string { return filepath.Join(h.dir, "release", elem) }
-	out, code := h.stdout("adm", "release", "new", "--from-dir",
+	out, code := h.stdout(append([]string{"adm", "release", "new", "--from-dir",
 		filepath.Join(harness.Root(), "deploy/examples/releases/1.0.0"),
 		"--version", version, "--previous", previous, "--to", at("images"), "--executable", executable,
-		"--signing-key", at("signing-key.asc"), "--signature-store", at("signatures"), "-o", "name")
+		"--signing-key", at("signing-key.asc"), "--signature-store", at("signatures"), "-o", "name"}, flags...)...)
 	if code != 0 {
 		h.t.Fatalf("no release: %s", out)
 	}
@@ -187,10 +211,26 @@ func (h *host) completed(version string) string {
 	return fmt.Sprint(cv.GetStatus().GetConditions(), err)
 }
 
+// having returns names, and that of the agent of the host's machine if it has one.
+func (h *host) having(names ...string) []string {
+	if len(h.pids("node-agent")) > 0 {
+		names = append(names, "node-agent")
+	}
+	return names
+}
+
 // runsFrom returns the executable that a program of this host runs from, as the kernel says.
 func (h *host) runsFrom(program string) string {
 	h.t.Helper()
 	pids := h.pids(program)
+	if program == topology.Host {
+		pid, err := process.Owner(filepath.Join(h.dir, "run"))
+		if err != nil || pid == 0 {
+			h.t.Errorf("windlass host run of %s: %d, %v", h.name, pid, err)
+			return ""
+		}
+		pids = []int{pid}
+	}
 	if len(pids) != 1 {
 		h.t.Errorf("%d processes of %s on %s", len(pids), program, h.name)
 		return ""

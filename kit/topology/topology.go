@@ -24,6 +24,10 @@ const (
 	UpdateOrchestrator = "update-orchestrator"
 )
 
+// Host is the program `windlass host run` of a control-plane host: it runs the services and the machine of the host, and
+// is none of the services.
+const Host = "host"
+
 // Authorities of a cluster, by the names of their files.
 const (
 	APIAuthority        = "windlass"    // for services, users and agents
@@ -172,11 +176,12 @@ func ServicesOnHosts() []Service {
 // NamesOnHosts returns the names of ServicesOnHosts.
 func NamesOnHosts() []string { return names(ServicesOnHosts()) }
 
-// UpdateOrder returns the names of AllServices in the order in which an update restarts them: update-orchestrator
-// first, since it applies the rest. Source: the Cluster Version Operator, which updates itself first.
+// UpdateOrder returns the names of AllServices, and Host, in the order in which an update restarts them:
+// update-orchestrator first, since it applies the rest, and Host last, since an agent must not be newer than the
+// services. Source: the Cluster Version Operator, which updates itself first, and the nodes last.
 func UpdateOrder() []string {
 	rest := slices.DeleteFunc(names(AllServices()), func(name string) bool { return name == UpdateOrchestrator })
-	return append([]string{UpdateOrchestrator}, rest...)
+	return slices.Concat([]string{UpdateOrchestrator}, rest, []string{Host})
 }
 
 // Find returns the row of a service; false if there is none, as for a provider plugin.
@@ -228,8 +233,12 @@ func Server(service protoreflect.FullName) string {
 	return server
 }
 
-// Operator returns the name of a service's ClusterOperator. For a service without a row it is the service's name.
+// Operator returns the name of a service's ClusterOperator. For a service without a row it is the service's name; Host
+// has none.
 func Operator(service string) string {
+	if service == Host {
+		return ""
+	}
 	if s, _ := Find(service); s.Operator != "" {
 		return s.Operator
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Address    string // IP address of the host
 	Dir        string // of the host; its machine is in node below it
 	Executable string // that holds the node-agent
+	Link       string // path of Executable that stays when a host is updated: what is started by it is not started again
 	// PodsDir holds the pods; empty: they are in the machine's own directory, and run as this process's user.
 	PodsDir    string
 	PodUsers   process.Users       // that pods run as
@@ -42,8 +43,9 @@ type Config struct {
 }
 
 const (
-	agentName  = "node-agent" // of the process
-	recordFile = "machine.json"
+	// ProcessName is the name of the process of the machine's agent.
+	ProcessName = "node-agent"
+	recordFile  = "machine.json"
 	// startPatience is for the start of the agent's process, which startPoll looks for.
 	startPatience = 10 * time.Second
 	startPoll     = 20 * time.Millisecond
@@ -132,7 +134,7 @@ func (m *hostMachine) started(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	for backoff.Sleep(ctx, startPoll) {
-		if st, ok := m.cfg.Supervisor.Lookup(agentName); ok && st.Running {
+		if st, ok := m.cfg.Supervisor.Lookup(ProcessName); ok && st.Running {
 			return nil
 		}
 	}
@@ -161,13 +163,15 @@ func (m *hostMachine) write(r plan.Record, o *hostv1.HostOrder) error {
 }
 
 func (m *hostMachine) spec() process.Spec {
-	args := []string{"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images")}
+	args := []string{
+		"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images"), "--executable", m.cfg.Link,
+	}
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())
 	}
 	return process.Spec{
-		Name: agentName, Path: m.cfg.Executable, Args: args, Dir: m.path(),
-		LogFile: filepath.Join(m.cfg.Dir, "logs", agentName+".log"),
+		Name: ProcessName, Path: m.cfg.Executable, Args: args, Dir: m.path(),
+		LogFile: filepath.Join(m.cfg.Dir, "logs", ProcessName+".log"),
 	}
 }
 
@@ -201,8 +205,8 @@ func (m *hostMachine) erase(ctx context.Context) error {
 
 // kill ends everything of the machine. It may run again afterwards.
 func (m *hostMachine) kill(ctx context.Context) error {
-	_ = m.cfg.Supervisor.Signal(agentName, unix.SIGKILL) // it runs nothing that outlives its machine; perhaps it is gone
-	if err := m.cfg.Supervisor.Stop(ctx, agentName); err != nil {
+	_ = m.cfg.Supervisor.Signal(ProcessName, unix.SIGKILL) // it runs nothing that outlives its machine; perhaps it is gone
+	if err := m.cfg.Supervisor.Stop(ctx, ProcessName); err != nil {
 		return err
 	}
 	if _, err := os.Stat(m.path("run")); err == nil {

@@ -19,6 +19,7 @@ import (
 
 type config struct {
 	dir           string
+	executable    string // path under which this program is found also after an update
 	memberCommand []string
 	shimCommand   []string
 	helloCommand  []string
@@ -49,6 +50,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.StringVar(&c.dir, "dir", "", "directory of the machine; its provider put bootstrap.json there")
+	fs.StringVar(&c.executable, "executable", "",
+		"path of this program that stays when it is updated: processes are started by it (default: the present path)")
 	fs.StringSliceVar(&c.memberCommand, "member-command", nil,
 		"program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
 	fs.StringSliceVar(&c.helloCommand, "hello-command", nil,
@@ -122,9 +125,11 @@ func parse(args []string, out io.Writer) (config, error) {
 	if c.podsDir, err = filepath.Abs(c.podsDir); err != nil {
 		return c, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return c, err
+	self := c.executable
+	if self == "" {
+		if self, err = os.Executable(); err != nil {
+			return c, err
+		}
 	}
 	if len(c.memberCommand) == 0 {
 		c.memberCommand = []string{self, "serve", "etcd-member"}

@@ -93,7 +93,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	}
 	runs := topology.Names()
 	if p.Directory != nil {
-		runs = topology.NamesOnHosts()
+		runs = append(topology.NamesOnHosts(), topology.Host)
 	}
 	applier, err := apply.New(tables, owners, cfg.cluster, runs)
 	if err != nil {

@@ -30,12 +30,22 @@ const partSuffix = ".part-"
 // executables are those that programs run from, on the disk: that of the cluster itself, and those of images.
 type executables struct {
 	cluster *cluster.Cluster
-	own     string // path of the one that the cluster was started with
+	own     Own
 	log     *slog.Logger
 
 	mu     sync.Mutex
 	staged map[plan.Executable]*staging
 }
+
+// Own is the executable that a cluster was started with.
+type Own struct{ Path, Version string }
+
+func newExecutables(c *cluster.Cluster, own Own, log *slog.Logger) *executables {
+	return &executables{cluster: c, own: own, log: log, staged: map[plan.Executable]*staging{}}
+}
+
+// first is the executable that the cluster was started with.
+func (x *executables) first() plan.Executable { return plan.Executable{Version: x.own.Version} }
 
 // staging is how far the fetch of an executable has come.
 type staging struct {
@@ -48,7 +58,7 @@ type staging struct {
 // path returns where an executable is, or is to be.
 func (x *executables) path(e plan.Executable) string {
 	if e.Image == "" {
-		return x.own
+		return x.own.Path
 	}
 	_, digest, _ := strings.Cut(e.Image, "@sha256:")
 	return x.cluster.Dir("executables", digest, "windlass")

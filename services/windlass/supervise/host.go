@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,21 +24,29 @@ import (
 )
 
 // RunHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
-// for the host. The programs run on then.
-func RunHost(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
+// for the host. The programs run on then. own is what it was first started from, if not by itself, by Launch.
+func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger) error {
+	executable, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	executable = strings.TrimSuffix(executable, " (deleted)") // that the package has replaced since
+	if err := setLink(c, executable); err != nil {
+		return err
+	}
 	s := process.NewSupervisor(c.Dir("run"), log)
 	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
 		return err
 	}
 	cfg := nodeagent.HostConfig{
-		Name: c.Member.Name, Address: c.Host(), Dir: c.Dir(), Executable: executable, PodsDir: c.PodsDir,
+		Name: c.Member.Name, Address: c.Host(), Dir: c.Dir(), Executable: executable, Link: link(c), PodsDir: c.PodsDir,
 		PodUsers: c.PodUsers(), Supervisor: s, Files: c.HostFiles(), Renews: true, GatewaysFile: c.GatewaysFile(), Log: log,
 	}
 	if !c.Member.Worker {
 		cfg.Gateway, cfg.Renews = c.Gateway(), false
 	}
 	agent := nodeagent.NewHost(cfg)
-	programs, err := newPrograms(c, executable, s, log)
+	programs, err := newPrograms(c, own, s, log)
 	if err != nil {
 		return err
 	}

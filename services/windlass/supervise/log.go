@@ -8,7 +8,7 @@ import (
 
 // LastLine returns the last line of a log, at most 300 bytes of it.
 func LastLine(path string) string {
-	const most, tail = 300, 16 << 10
+	const tail = 16 << 10
 	f, err := os.Open(path)
 	if err != nil {
 		return err.Error()
@@ -22,7 +22,13 @@ func LastLine(path string) string {
 	if err != nil {
 		return err.Error()
 	}
-	text := strings.TrimSpace(string(data))
+	return lastOf(string(data))
+}
+
+// lastOf returns the last line of a text, at most 300 bytes of it.
+func lastOf(text string) string {
+	const most = 300
+	text = strings.TrimSpace(text)
 	line := text[strings.LastIndexByte(text, '\n')+1:]
 	return strings.ToValidUTF8(line[:min(len(line), most)], "")
 }

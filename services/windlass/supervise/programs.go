@@ -24,7 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/topology"
-	"github.com/windlass-dev/windlass/kit/version"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise/plan"
 )
@@ -37,13 +37,17 @@ const (
 // programs keeps each program at the executable that the cluster wants. It is for one goroutine.
 type programs struct {
 	cluster     *cluster.Cluster
-	executables executables
+	executables *executables
 	supervisor  *process.Supervisor
 	log         *slog.Logger
 	list        []*program // in the order in which an update restarts them
 	conns       map[string]*grpc.ClientConn
 	updates     orchestrators
 	unasked     string // what came of asking the cluster last: a change of it is logged
+
+	began    time.Time // of this process
+	relaunch bool      // this process is to end, and to be started from what the record of Host says
+	agent    int       // pid of the machine's agent at the last look
 }
 
 // program is what is known of one program.
@@ -65,16 +69,17 @@ type program struct {
 	said       plan.Next
 }
 
-func newPrograms(c *cluster.Cluster, executable string, s *process.Supervisor, log *slog.Logger) (*programs, error) {
+func newPrograms(c *cluster.Cluster, own Own, s *process.Supervisor, log *slog.Logger) (*programs, error) {
 	ps := &programs{
-		cluster: c, supervisor: s, log: log, conns: map[string]*grpc.ClientConn{},
-		updates: orchestrators{places: manual.NewBuilderWithScheme(anyOrchestrator)},
-		executables: executables{
-			cluster: c, own: executable, log: log, staged: map[plan.Executable]*staging{},
-		},
+		cluster: c, supervisor: s, log: log, conns: map[string]*grpc.ClientConn{}, began: time.Now(),
+		updates: orchestrators{places: manual.NewBuilderWithScheme(anyOrchestrator)}, executables: newExecutables(c, own, log),
 	}
-	for _, name := range c.Programs() { // in the order in which they start
-		r, err := ps.read(name)
+	names := c.Programs() // in the order in which they start
+	if launched(c) {
+		names = append(names, topology.Host)
+	}
+	for _, name := range names {
+		r, err := ps.executables.read(name)
 		if err != nil {
 			return nil, err
 		}
@@ -98,12 +103,13 @@ func (ps *programs) begin() error {
 	return nil
 }
 
-// own is the executable that the cluster was started with.
-func (ps *programs) own() plan.Executable { return plan.Executable{Version: version.Number} }
-
-// start has the supervisor run a program from what its record says.
+// start has the supervisor run a program from what its record says. This process itself is started again by Launch.
 func (ps *programs) start(p *program) error {
-	spec := ps.cluster.Spec(p.name, ps.executables.own)
+	if p.name == topology.Host {
+		ps.relaunch = p.runs != p.record.Running
+		return nil
+	}
+	spec := ps.cluster.Spec(p.name, ps.executables.own.Path)
 	spec.Path = ps.executables.path(p.record.Running)
 	return ps.supervisor.Ensure(spec)
 }
@@ -129,6 +135,9 @@ func (ps *programs) run(ctx context.Context) error {
 		now := time.Now()
 		ps.look(ctx, min(now.Sub(last), lookEvery+3*callLimit)) // a suspended process saw nothing
 		last = now
+		if ps.relaunch && !slices.ContainsFunc(ps.list, func(p *program) bool { return p.unsaved }) {
+			return errRelaunch
+		}
 	}
 }
 
@@ -146,7 +155,7 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 	if !ps.concerned(wanted) {
 		return
 	}
-	ps.observe(ctx, passed)
+	ps.observe(ctx, passed, known)
 	stuck := false // a report was not answered: the others would not be, either, and a look must not take long
 	for _, p := range ps.list {
 		o := wanted[p.name]
@@ -211,10 +220,14 @@ func (ps *programs) conn(name string) (*grpc.ClientConn, error) {
 
 // observe asks every program whether it is ready. Time and restarts count for a trial while another program is that
 // needs the same: else etcd or the machine is the cause.
-func (ps *programs) observe(ctx context.Context, passed time.Duration) {
+func (ps *programs) observe(ctx context.Context, passed time.Duration, known bool) {
 	ready := make([]bool, len(ps.list))
 	var group sync.WaitGroup
 	for i, p := range ps.list {
+		if p.name == topology.Host {
+			ready[i] = known && ps.agentRuns()
+			continue
+		}
 		conn, err := ps.conn(p.name)
 		if err != nil {
 			continue
@@ -235,7 +248,7 @@ func (ps *programs) observe(ctx context.Context, passed time.Duration) {
 	}
 	now := time.Now()
 	for i, p := range ps.list {
-		st, _ := ps.supervisor.Lookup(p.name)
+		st, _ := ps.lookup(p)
 		for _, e := range []plan.Executable{p.record.Previous, p.record.Running} {
 			if st.Running && ps.runsFrom(st.PID, e) {
 				p.runs = e
@@ -258,7 +271,29 @@ func (ps *programs) observe(ctx context.Context, passed time.Duration) {
 
 func needsEtcd(name string) bool {
 	s, _ := topology.Find(name)
-	return s.Etcd != topology.NoEtcd
+	return name == topology.Host || s.Etcd != topology.NoEtcd
+}
+
+// lookup returns the state of a program's process, which is this one for Host.
+func (ps *programs) lookup(p *program) (process.Status, bool) {
+	if p.name == topology.Host {
+		return process.Status{Name: p.name, Running: true, PID: os.Getpid(), Since: ps.began}, true
+	}
+	return ps.supervisor.Lookup(p.name)
+}
+
+// agentRuns reports whether the agent of the machine, if this host has one, runs as at the last look, and from the
+// executable of this process.
+func (ps *programs) agentRuns() bool {
+	st, has := ps.supervisor.Lookup(nodeagent.ProcessName)
+	before := ps.agent
+	ps.agent = st.PID
+	if !has {
+		return before == 0
+	}
+	own, err := os.Readlink("/proc/self/exe")
+	exe, agentErr := os.Readlink(fmt.Sprintf("/proc/%d/exe", st.PID))
+	return st.Running && st.PID == before && err == nil && agentErr == nil && exe == own
 }
 
 // runsFrom reports whether a process runs from an executable: one that is about to be replaced does not.
@@ -289,7 +324,7 @@ func turn(o *programv1.Program, host string) (waits string, held bool) {
 
 // view is what the plan has to know of a program; o is nil where the cluster has no Program of it.
 func (ps *programs) view(p *program, o *programv1.Program) plan.View {
-	v := plan.View{Record: p.record, Wanted: plan.Wanted{Executable: ps.own()}, Trial: p.trial, Now: time.Now()}
+	v := plan.View{Record: p.record, Wanted: plan.Wanted{Executable: ps.executables.first()}, Trial: p.trial, Now: time.Now()}
 	if o != nil && !object.Deleting(o) {
 		v.Wanted = plan.Wanted{
 			Executable: plan.Executable{Image: o.GetSpec().GetImage(), Version: o.GetSpec().GetVersion()},
@@ -306,13 +341,13 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 	if o != nil && ps.cluster.Member != nil {
 		v.Turn, v.Held = turn(o, ps.cluster.Member.Name)
 	}
-	st, _ := ps.supervisor.Lookup(p.name)
+	st, _ := ps.lookup(p)
 	v.Starts = 1 + st.Restarts - p.restarts
 	v.Elsewhere = st.Running && p.runs != p.record.Running
 	if p.ready {
 		v.ReadyFor = v.Now.Sub(p.readySince)
 	}
-	if p.record.OnTrial {
+	if p.record.OnTrial && p.name != topology.Host { // whose log is elsewhere
 		v.Last = LastLine(ps.cluster.Log(p.name))
 	}
 	ps.executables.show(&v)
@@ -329,7 +364,7 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 		ps.executables.stage(ctx, v.Wanted.Executable, conn)
 	case plan.Switch:
 		// First it is written down: a supervisor that dies then goes on with the trial.
-		if err := ps.write(p, n.Record); err != nil {
+		if err := ps.executables.write(p.name, n.Record); err != nil {
 			return err
 		}
 		p.unsaved = false
@@ -337,7 +372,7 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 	case plan.Return:
 		// First it is done, since a full disk must not keep a program from coming back.
 		if gone, err := ps.executables.gone(n.Record.Running); gone || err != nil {
-			n.Record.Running = ps.own()
+			n.Record.Running = ps.executables.first()
 		}
 		p.unsaved = true
 		if err := ps.change(ctx, p, n); err != nil {
@@ -350,7 +385,7 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 	if !p.unsaved {
 		return nil
 	}
-	if err := ps.write(p, p.record); err != nil {
+	if err := ps.executables.write(p.name, p.record); err != nil {
 		return err
 	}
 	p.unsaved = false
@@ -366,7 +401,7 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 func (ps *programs) change(ctx context.Context, p *program, n plan.Next) error {
 	ps.log.InfoContext(ctx, "executable of a program changes", "program", p.name, "from", p.record.Running, "to",
 		n.Record.Running, "reason", n.Reason, "message", n.Message)
-	st, _ := ps.supervisor.Lookup(p.name)
+	st, _ := ps.lookup(p)
 	p.record, p.trial, p.restarts, p.ready, p.changed = n.Record, 0, st.Restarts, false, time.Now()
 	p.readySince = p.changed
 	return ps.start(p)

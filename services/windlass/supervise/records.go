@@ -15,9 +15,9 @@ func recordFile(c *cluster.Cluster, name string) string { return c.Dir("programs
 
 // read returns what a program runs from. It is the cluster's own executable where that of an image is lost: it is
 // fetched again then.
-func (ps *programs) read(name string) (plan.Record, error) {
-	own := plan.Record{Running: ps.own()}
-	raw, err := os.ReadFile(recordFile(ps.cluster, name))
+func (x *executables) read(name string) (plan.Record, error) {
+	own := plan.Record{Running: x.first()}
+	raw, err := os.ReadFile(recordFile(x.cluster, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return own, nil
 	}
@@ -26,18 +26,18 @@ func (ps *programs) read(name string) (plan.Record, error) {
 	}
 	var r plan.Record
 	if err := json.Unmarshal(raw, &r); err != nil {
-		ps.log.Error("program runs from the executable of the cluster", "program", name, "error", err)
+		x.log.Error("program runs from the executable of the cluster", "program", name, "error", err)
 		return own, nil
 	}
-	if gone, err := ps.executables.gone(r.Running); err != nil {
+	if gone, err := x.gone(r.Running); err != nil {
 		return own, err
 	} else if gone {
-		ps.log.Error("program runs from the executable of the cluster", "program", name, "missing", r.Running)
-		return plan.Record{Running: ps.own(), Refused: r.Refused}, nil
+		x.log.Error("program runs from the executable of the cluster", "program", name, "missing", r.Running)
+		return plan.Record{Running: x.first(), Refused: r.Refused}, nil
 	}
 	for _, e := range []*plan.Executable{&r.Running, &r.Previous} {
 		if e.Image == "" {
-			*e = ps.own()
+			*e = x.first()
 		}
 	}
 	return r, nil
@@ -56,13 +56,13 @@ func OnTrial(c *cluster.Cluster) string {
 }
 
 // write writes a record down.
-func (ps *programs) write(p *program, r plan.Record) error {
+func (x *executables) write(name string, r plan.Record) error {
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := durable.MkdirAll(ps.cluster.Dir("programs"), 0o700); err != nil {
+	if err := durable.MkdirAll(x.cluster.Dir("programs"), 0o700); err != nil {
 		return err
 	}
-	return durable.WriteFile(recordFile(ps.cluster, p.name), append(raw, '\n'), 0o600)
+	return durable.WriteFile(recordFile(x.cluster, name), append(raw, '\n'), 0o600)
 }

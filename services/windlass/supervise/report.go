@@ -78,7 +78,7 @@ func (ps *programs) observed(p *program, o *programv1.Program) *programv1.Progra
 	if p.record.OnTrial {
 		h.PreviousImage = p.record.Previous.Image
 	}
-	if run, ok := ps.supervisor.Lookup(p.name); ok && run.Running {
+	if run, ok := ps.lookup(p); ok && run.Running {
 		h.StartTime = &timestamppb.Timestamp{Seconds: run.Since.Unix()}
 	}
 	return h

@@ -18,6 +18,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/loopback"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/version"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
@@ -25,7 +26,7 @@ import (
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
 	s := process.NewSupervisor(c.Dir("run"), log)
-	programs, err := newPrograms(c, executable, s, log)
+	programs, err := newPrograms(c, Own{executable, version.Number}, s, log)
 	if err != nil {
 		return err
 	}
@@ -75,8 +76,13 @@ func Renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 	}
 }
 
-// Alive returns the pid of the cluster's supervisor, 0 if none is alive.
-func Alive(c *cluster.Cluster) (int, error) { return process.Owner(c.Dir("run")) }
+// Alive returns the pid of the cluster's supervisor, or of what starts that again; 0 if none is alive.
+func Alive(c *cluster.Cluster) (int, error) {
+	if pid, err := process.Owner(c.Dir(launcherDir)); err != nil || pid != 0 {
+		return pid, err
+	}
+	return process.Owner(c.Dir("run"))
+}
 
 // Executable returns the executable of a cluster's supervisor, which its programs were started from; other if none is
 // alive, or its executable is gone.
@@ -188,17 +194,27 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 
 // StopSupervisor ends the supervisor of a cluster alone: the programs run on, and the next one takes them over.
 func StopSupervisor(ctx context.Context, c *cluster.Cluster) error {
-	pid, err := Alive(c)
+	for _, dir := range []string{c.Dir(launcherDir), c.Dir("run")} { // the first one would start the second one again
+		if err := endOwner(ctx, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endOwner ends the supervisor of a run directory, if one is alive.
+func endOwner(ctx context.Context, dir string) error {
+	pid, err := process.Owner(dir)
 	if err != nil || pid == 0 {
 		return err
 	}
-	if err := process.SignalOwner(c.Dir("run"), syscall.SIGTERM); err != nil && !errors.Is(err, process.ErrNoProcess) {
+	if err := process.SignalOwner(dir, syscall.SIGTERM); err != nil && !errors.Is(err, process.ErrNoProcess) {
 		return fmt.Errorf("stop supervisor %d: %w", pid, err)
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if pid, err = Alive(c); err != nil || pid == 0 {
+		if pid, err = process.Owner(dir); err != nil || pid == 0 {
 			return err
 		}
 		select {

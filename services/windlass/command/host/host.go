@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
 	"github.com/windlass-dev/windlass/services/windlass/terminal"
@@ -171,5 +172,9 @@ func run(ctx context.Context, e *session.Env, dir string) error {
 	if err := cluster.CheckLocal(c.Host()); err != nil { // at boot it may come later than the programs
 		log.WarnContext(ctx, "programs are started again until the address is there", "error", err)
 	}
-	return supervise.RunHost(ctx, c, e.Program, log)
+	code, err := supervise.Host(ctx, c, log)
+	if err == nil && code != 0 {
+		return failure.Exit{Code: code}
+	}
+	return err
 }

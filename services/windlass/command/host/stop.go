@@ -57,7 +57,7 @@ func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) erro
 		if err != nil {
 			return err
 		}
-		if pid != 0 && pid == unitPID(ctx) {
+		if pid != 0 && pid == unitPID(ctx) { // the launcher's, on a control-plane host
 			return fmt.Errorf("%s would start the programs again: use `systemctl stop windlass`", unit)
 		}
 	}

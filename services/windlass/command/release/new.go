@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -24,6 +26,7 @@ type imageFlags struct {
 	reference        string
 	signingKey, sigs string
 	executables      []string
+	programs         []string
 	executableImage  string
 	output           string
 }
@@ -52,6 +55,8 @@ signature store.`,
 	fs.StringArrayVar(&f.images, "image", nil, "image that the release references, as NAME=IMAGE, by digest")
 	fs.StringArrayVar(&f.executables, "executable", nil,
 		"executable of Windlass that the release brings; may be repeated for other processor architectures")
+	fs.StringSliceVar(&f.programs, "program", nil,
+		"programs that run from the executable (default all); the others run from what the cluster was started with")
 	fs.StringVar(&f.executableImage, "executable-image", "windlass.dev/windlass",
 		"name of the image of the executable, without its digest")
 	fs.StringVar(&f.build.URL, "url", "", "URL of a page about the release")
@@ -84,6 +89,14 @@ func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 		if key, err = readKey(f.signingKey); err != nil {
 			return err
 		}
+	}
+	for _, name := range f.programs {
+		if !slices.Contains(topology.UpdateOrder(), name) {
+			return fmt.Errorf("--program %s: must be one of %s", name, strings.Join(topology.UpdateOrder(), ", "))
+		}
+	}
+	if len(f.programs) > 0 && len(f.executables) == 0 {
+		return errors.New("--program requires --executable")
 	}
 	if len(f.executables) > 0 {
 		if err := f.bringPrograms(ctx); err != nil {

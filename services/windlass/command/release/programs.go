@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -45,14 +46,17 @@ func (f *imageFlags) bringPrograms(ctx context.Context) error {
 		f.build.Images = map[string]string{}
 	}
 	f.build.Images["windlass"] = image
-	f.build.Further, err = programManifests(image, version)
+	f.build.Further, err = f.programManifests(image, version)
 	return err
 }
 
-// programManifests returns the manifests of all programs by the names of their files: one after the other.
-func programManifests(image, version string) (map[string][]byte, error) {
+// programManifests returns the manifests of the programs by the names of their files: one after the other.
+func (f *imageFlags) programManifests(image, version string) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	for i, name := range topology.UpdateOrder() {
+		if len(f.programs) > 0 && !slices.Contains(f.programs, name) {
+			continue
+		}
 		raw, err := yaml.Marshal(map[string]any{
 			"apiVersion": "windlass.dev/v1", "kind": "Program", "metadata": map[string]any{
 				"name":        name,
