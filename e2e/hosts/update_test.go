@@ -75,22 +75,48 @@ func testUpdate(t *testing.T, f *fleet) {
 		f.kept(made, all...)
 	})
 	run(t, "an update that is aborted goes back on all hosts", func(t *testing.T) {
-		h3.upgrade("--abort")
-		f.await("no program of a release", func() string {
+		before := map[string]string{} // host → executables of what 1.1.0 brought
+		executables := func(h *host) (out string) {
+			for _, name := range h.having(topology.UpdateOrchestrator, topology.Host) {
+				out += name + ": " + h.runsFrom(name) + "\n"
+			}
+			return out
+		}
+		for _, h := range all {
+			before[h.name] = executables(h)
+		}
+		image := h3.release("1.1.1", "1.1.0", another(t, h3.bin), "--program", topology.UpdateOrchestrator, "--program",
+			topology.EtcdGuardian, "--program", topology.Host)
+		h3.upgrade("--to-image", image, "--allow-explicit-upgrade")
+		f.await("a host to have changed etcd-guardian", func() string {
 			programs, err := h2.programs()
 			if n := onTrial(programs); n > 1 {
 				t.Errorf("%d processes change at a time: %v", n, programs)
 			}
-			if err != nil || len(programs) > 0 {
+			for _, r := range programs[topology.EtcdGuardian].GetStatus().GetHosts() {
+				if r.GetImage() != "" && !r.GetProgressing() {
+					return ""
+				}
+			}
+			return fmt.Sprint(programs, err)
+		})
+		h3.upgrade("--abort")
+		f.await("the former release", func() string {
+			programs, err := h2.programs()
+			if n := onTrial(programs); n > 1 {
+				t.Errorf("%d processes change at a time: %v", n, programs)
+			}
+			if _, is := programs[topology.EtcdGuardian]; err != nil || is {
 				return fmt.Sprint(programs, err)
 			}
-			return h2.completed("1.0.0")
+			return h2.completed("1.1.0")
 		})
 		for _, h := range all {
-			for _, name := range h.having(append(topology.NamesOnHosts(), topology.Host)...) {
-				if exe := h.runsFrom(name); strings.Contains(exe, "executables") {
-					t.Errorf("%s of %s runs from %s", name, h.name, exe)
-				}
+			if now := executables(h); now != before[h.name] {
+				t.Errorf("programs of %s run from\n%sand ran from\n%s", h.name, now, before[h.name])
+			}
+			if exe := h.runsFrom(topology.EtcdGuardian); strings.Contains(exe, "executables") {
+				t.Errorf("etcd-guardian of %s runs from %s", h.name, exe)
 			}
 		}
 	})
@@ -99,7 +125,7 @@ func testUpdate(t *testing.T, f *fleet) {
 		for _, h := range all {
 			before[h.name] = fmt.Sprint(h.pids(topology.UpdateOrchestrator))
 		}
-		h3.upgrade("--to-image", h3.release("1.1.1", "1.0.0", harness.BrokenExecutable(t)), "--allow-explicit-upgrade")
+		h3.upgrade("--to-image", h3.release("1.1.2", "1.1.0", harness.BrokenExecutable(t)), "--allow-explicit-upgrade")
 		f.await("the update to fail", func() string {
 			cv, err := h2.version()
 			for _, c := range cv.GetStatus().GetConditions() {
@@ -120,10 +146,14 @@ func testUpdate(t *testing.T, f *fleet) {
 			t.Errorf("it was tried on the hosts %q", changed)
 		}
 		h3.upgrade("--abort")
-		f.await("the former release", func() string { return h2.completed("1.0.0") })
+		f.await("the former release", func() string { return h2.completed("1.1.0") })
 	})
 	run(t, "a windlass host run that does not come up is taken back", func(t *testing.T) {
-		h3.upgrade("--to-image", h3.release("1.1.2", "1.0.0", harness.BrokenExecutable(t), "--program", topology.Host),
+		before := map[string]string{}
+		for _, h := range all {
+			before[h.name] = h.runsFrom(topology.Host)
+		}
+		h3.upgrade("--to-image", h3.release("1.1.3", "1.1.0", harness.BrokenExecutable(t), "--program", topology.Host),
 			"--allow-explicit-upgrade")
 		f.await("the update to fail", func() string {
 			cv, err := h2.version()
@@ -136,12 +166,12 @@ func testUpdate(t *testing.T, f *fleet) {
 			return fmt.Sprint(cv.GetStatus().GetConditions(), err)
 		})
 		for _, h := range all {
-			if exe := h.runsFrom(topology.Host); strings.Contains(exe, "executables") {
-				t.Errorf("windlass host run of %s runs from %s", h.name, exe)
+			if exe := h.runsFrom(topology.Host); exe != before[h.name] {
+				t.Errorf("windlass host run of %s runs from %s, and ran from %s", h.name, exe, before[h.name])
 			}
 		}
 		h3.upgrade("--abort")
-		f.await("the former release", func() string { return h2.completed("1.0.0") })
+		f.await("the former release", func() string { return h2.completed("1.1.0") })
 	})
 }
 
@@ -209,6 +239,20 @@ func (h *host) completed(version string) string {
 		return ""
 	}
 	return fmt.Sprint(cv.GetStatus().GetConditions(), err)
+}
+
+// another makes an executable that does the same as another one, and is not the same.
+func another(t *testing.T, executable string) string {
+	t.Helper()
+	raw, err := os.ReadFile(executable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "windlass")
+	if err := os.WriteFile(out, append(raw, 0), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // having returns names, and that of the agent of the host's machine if it has one.
