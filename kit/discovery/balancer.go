@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/base"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/resolver"
 )
 
@@ -14,7 +15,25 @@ import (
 const byDistance = "windlass_by_distance"
 
 func init() {
-	balancer.Register(base.NewBalancerBuilder(byDistance, choice{}, base.Config{}))
+	balancer.Register(builderByDistance{base.NewBalancerBuilder(byDistance, choice{}, base.Config{})})
+}
+
+type builderByDistance struct{ balancer.Builder }
+
+// Build implements balancer.Builder.
+func (b builderByDistance) Build(cc balancer.ClientConn, options balancer.BuildOptions) balancer.Balancer {
+	return b.Builder.Build(patient{cc}, options)
+}
+
+// patient has calls wait while a first connection to new addresses is made. The base balancer would have them fail with
+// the error of the former addresses.
+type patient struct{ balancer.ClientConn }
+
+func (p patient) UpdateState(s balancer.State) {
+	if s.ConnectivityState == connectivity.Connecting {
+		s.Picker = base.NewErrPicker(balancer.ErrNoSubConnAvailable)
+	}
+	p.ClientConn.UpdateState(s)
 }
 
 type distanceKey struct{}

@@ -46,6 +46,8 @@ func (d *Directory) Dial(service, host string, options ...grpc.DialOption) (*Con
 	if c.nearest, err = grpc.NewClient(Target(service), options...); err != nil {
 		return nil, fmt.Errorf("dial %q: %w", service, err)
 	}
+	// Of one address, whose failure counts until there is a connection again: calls go to the nearest until then.
+	options = append(options, grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"pick_first": {}}]}`))
 	if c.leader, err = grpc.NewClient(leader+":///"+service, options...); err != nil {
 		return nil, errors.Join(fmt.Errorf("dial the leader of %q: %w", service, err), c.nearest.Close())
 	}

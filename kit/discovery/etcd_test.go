@@ -354,6 +354,43 @@ func TestCallsReturnToTheProcessOfTheOwnHost(t *testing.T) {
 	}
 }
 
+// A call is not answered with the failure of a process that another one has replaced.
+func TestACallWaitsForTheConnectionToANewProcess(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	servetest.Clear(t, etcd)
+	d, _ := follow(t, etcd, filepath.Join(t.TempDir(), "services.json"))
+	former := discovery.NewAnnouncer(etcd,
+		discovery.Endpoint{Service: "scheduler", Address: "127.0.0.3:1", Host: "c"}, quiet())
+	former.Set(true, "")
+	stop := start(t, former.Run)
+	await(t, d, "scheduler", "c true")
+	conn, err := d.Dial("scheduler", "a", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	call := func() error {
+		return conn.Invoke(t.Context(), readMethod, &emptypb.Empty{}, &emptypb.Empty{})
+	}
+	if err := call(); status.Code(err) != codes.Unavailable {
+		t.Fatalf("a call to an address without a process: %v", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := discovery.NewAnnouncer(etcd,
+		discovery.Endpoint{Service: "scheduler", Address: serveAt(t, slow{l}).address, Host: "a"}, quiet())
+	next.Set(true, "")
+	start(t, next.Run)
+	await(t, d, "scheduler", "a true", "c true")
+	stop()
+	await(t, d, "scheduler", "a true")
+	if err := call(); err != nil {
+		t.Errorf("a call while the connection to the new process is made: %v", err)
+	}
+}
+
 func TestLeadersAreFollowed(t *testing.T) {
 	etcd := etcdtest.Client(t)
 	servetest.Clear(t, etcd)

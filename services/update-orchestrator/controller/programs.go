@@ -90,6 +90,9 @@ func ProgramHosts(v discovery.View) []plan.ProgramHost {
 				}
 			}
 		}
+		if h.Present { // `windlass host run` announces nothing of itself
+			h.Serving = append(h.Serving, topology.Host)
+		}
 		out = append(out, h)
 	}
 	return out

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,9 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
+// resumePatience is how long the programs wait for the machine.
+const resumePatience = 30 * time.Second
+
 // RunHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
 // for the host. The programs run on then. own is what it was first started from, if not by itself, by Launch.
 func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger) error {
@@ -31,9 +35,6 @@ func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger)
 		return err
 	}
 	executable = strings.TrimSuffix(executable, " (deleted)") // that the package has replaced since
-	if err := setLink(c, executable); err != nil {
-		return err
-	}
 	s := process.NewSupervisor(c.Dir("run"), log)
 	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
 		return err
@@ -58,14 +59,32 @@ func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger)
 		case <-ctx.Done():
 			return nil
 		}
-		// The member of etcd is the machine's: it comes first, since all else needs it.
-		if err := agent.Resume(ctx); err != nil {
-			log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
+		if err := programs.link(executable); err != nil {
+			return err
+		}
+		// The member of etcd is the machine's: it comes first, since all else needs it. A wipe may take long.
+		resumed := make(chan struct{})
+		go func() {
+			defer close(resumed)
+			if err := agent.Resume(ctx); err != nil {
+				log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
+			}
+		}()
+		select {
+		case <-resumed:
+		case <-time.After(resumePatience):
 		}
 		if err := programs.begin(); err != nil {
 			return err
 		}
-		g.Go(func() error { return programs.run(ctx) })
+		g.Go(func() error {
+			err := programs.run(ctx)
+			if errors.Is(err, errRelaunch) { // the rest must not take longer than an end that is asked for
+				time.AfterFunc(endPatience, func() { os.Exit(againCode) })
+			}
+			return err
+		})
+		<-resumed
 		register(ctx, c, log)
 		return agent.Run(ctx)
 	})

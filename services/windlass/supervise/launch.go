@@ -24,8 +24,10 @@ import (
 const (
 	// launcherDir has the lock of the one Launch of a host.
 	launcherDir = "launcher"
-	// trialLimit is how long a process may be on trial that does not end it by itself: one that works does.
-	trialLimit = 5 * plan.Patience
+	// trialLimit is how long a process may be on trial that has not attested that it lives for attestPatience: one that
+	// works ends the trial by itself.
+	trialLimit     = 5 * plan.Patience
+	attestPatience = time.Minute
 	// endPatience is how long a process may take to end.
 	endPatience = 10 * time.Second
 	// againCode is the exit code of a process that is to be started from what the record of Host says by now. Versions
@@ -57,6 +59,9 @@ func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode i
 		return launch(ctx, c, own, log)
 	}
 	own = Own{path, os.Getenv(ownVersion)}
+	if path == executable { // the package may have replaced it since the launcher began
+		own.Version = version.Number
+	}
 	for _, name := range []string{ownPath, ownVersion} { // not for the programs
 		if err := os.Unsetenv(name); err != nil {
 			return 1, err
@@ -101,6 +106,7 @@ type launcher struct {
 	starts      int             // on trial
 	trial       time.Duration   // 0, or that the last start took too long
 	last        string          // how the last start ended
+	back        *plan.Record    // what is to be on the disk, which has no space for it
 }
 
 // once starts the process once, or goes back to the previous executable.
@@ -108,6 +114,12 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 	r, err := l.executables.read(topology.Host)
 	if err != nil {
 		return false, 1, err
+	}
+	if l.back != nil && r.OnTrial && r.Running == l.back.Refused.Executable {
+		r = *l.back
+		l.save(ctx, r)
+	} else {
+		l.back = nil // the process has written down something since
 	}
 	if r.Running != l.tried || !r.OnTrial {
 		l.tried, l.starts, l.trial, l.last = r.Running, 0, 0, ""
@@ -119,9 +131,7 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 			if gone, err := l.executables.gone(n.Record.Running); gone || err != nil {
 				n.Record.Running = l.executables.first()
 			}
-			if err := l.executables.write(topology.Host, n.Record); err != nil {
-				return false, 1, err
-			}
+			l.save(ctx, n.Record)
 			return true, 0, nil
 		}
 		l.starts++
@@ -129,7 +139,9 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 	began := time.Now()
 	exitCode, err = l.run(ctx, l.executables.path(r.Running), r.OnTrial)
 	switch {
-	case ctx.Err() != nil || err == nil && exitCode == 0:
+	case ctx.Err() != nil && exitCode == againCode:
+		return false, 0, nil
+	case ctx.Err() != nil:
 		return false, exitCode, err
 	}
 	now, readErr := l.executables.read(topology.Host)
@@ -138,7 +150,7 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 		return false, 1, readErr
 	case exitCode == againCode && (now.Running != r.Running || now.OnTrial != r.OnTrial):
 		return true, 0, nil
-	case !now.OnTrial:
+	case !now.OnTrial || l.back != nil:
 		return false, exitCode, err
 	}
 	if time.Since(began) >= trialLimit {
@@ -152,13 +164,33 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 	return ctx.Err() == nil, 0, nil
 }
 
-// run runs the process until it ends; for at most trialLimit if it stays on trial. It ends with this one.
+// save writes a record down. Until there is space for that, it is in force without.
+func (l *launcher) save(ctx context.Context, r plan.Record) {
+	l.back = nil
+	if err := l.executables.write(topology.Host, r); err != nil {
+		l.back = &r
+		l.executables.log.ErrorContext(ctx, "what windlass host run is started from is not written down", "error", err)
+	}
+}
+
+// attested reports whether the process may go on: it has shown of late that it lives, or is not on trial.
+func (l *launcher) attested() bool {
+	st, err := os.Stat(recordFile(l.executables.cluster, topology.Host))
+	if err == nil && time.Since(st.ModTime()) < attestPatience {
+		return true
+	}
+	r, err := l.executables.read(topology.Host)
+	return err != nil || !r.OnTrial
+}
+
+// run runs the process until it ends; for at most trialLimit if it is on trial and not attested. It ends with this one.
 func (l *launcher) run(ctx context.Context, path string, onTrial bool) (exitCode int, err error) {
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command(path, os.Args[1:]...)
 	cmd.Env = append(os.Environ(), ownPath+"="+l.executables.own.Path, ownVersion+"="+l.executables.own.Version)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.WaitDelay = time.Second // a program that has got its stderr does not keep this one waiting
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	said := &lastWords{}
 	if onTrial {
@@ -174,9 +206,7 @@ func (l *launcher) run(ctx context.Context, path string, onTrial bool) (exitCode
 	}()
 	var limit <-chan time.Time
 	if onTrial {
-		timer := time.NewTimer(trialLimit)
-		defer timer.Stop()
-		limit = timer.C
+		limit = time.After(trialLimit)
 	}
 	for ended := ctx.Done(); ; {
 		select {
@@ -188,8 +218,8 @@ func (l *launcher) run(ctx context.Context, path string, onTrial bool) (exitCode
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			limit = time.After(endPatience)
 		case <-limit:
-			limit = nil
-			if r, err := l.executables.read(topology.Host); err == nil && !r.OnTrial && ctx.Err() == nil {
+			if limit = nil; ctx.Err() == nil && l.attested() {
+				limit = time.After(trialLimit)
 				continue
 			}
 			_ = cmd.Process.Kill()
@@ -221,6 +251,16 @@ func (w *lastWords) line() string { return lastOf(string(w.end)) }
 
 // link returns the path that is that of the executable of `windlass host run`, whatever release brings it.
 func link(c *cluster.Cluster) string { return c.Dir("windlass") }
+
+// link has the machine's processes started from an executable, unless that is on trial and the machine has another one.
+func (ps *programs) link(executable string) error {
+	for _, p := range ps.list {
+		if _, err := os.Stat(link(ps.cluster)); p.name == topology.Host && p.record.OnTrial && err == nil {
+			return nil
+		}
+	}
+	return setLink(ps.cluster, executable)
+}
 
 // setLink has link lead to an executable.
 func setLink(c *cluster.Cluster, executable string) error {

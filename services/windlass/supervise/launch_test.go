@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -133,6 +134,29 @@ func TestAHostRunEndsWithItsLauncher(t *testing.T) {
 	}
 	if pid, err := Alive(l.cluster); pid != 0 || err != nil {
 		t.Errorf("alive is %d, %v after the end", pid, err)
+	}
+}
+
+// A process that waits for update-orchestrator for long is not taken for one that hangs.
+func TestAHostRunOnTrialMayGoOnWhileItAttests(t *testing.T) {
+	l := launcher{executables: newLaunching(t).executables}
+	file := recordFile(l.executables.cluster, topology.Host)
+	for _, c := range []struct {
+		onTrial bool
+		age     time.Duration
+		want    bool
+	}{{true, 0, true}, {true, 2 * attestPatience, false}, {false, 2 * attestPatience, true}} {
+		r := plan.Record{Running: l.executables.first(), OnTrial: c.onTrial}
+		if err := l.executables.write(topology.Host, r); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(-c.age)
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.attested(); got != c.want {
+			t.Errorf("on trial: %v, attested %s ago: may go on: %v, want %v", c.onTrial, c.age, got, c.want)
+		}
 	}
 }
 

@@ -156,6 +156,7 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 		return
 	}
 	ps.observe(ctx, passed, known)
+	ps.attest(ctx)
 	stuck := false // a report was not answered: the others would not be, either, and a look must not take long
 	for _, p := range ps.list {
 		o := wanted[p.name]
@@ -186,6 +187,18 @@ func (ps *programs) look(ctx context.Context, passed time.Duration) {
 			ps.updates.avoid(err)
 			ps.log.DebugContext(ctx, "program not reported", "program", p.name, "error", err)
 		}
+	}
+}
+
+// attest has the record of Host show that this process lives, while the launcher may take it back. It takes no space.
+func (ps *programs) attest(ctx context.Context) {
+	i := slices.IndexFunc(ps.list, func(p *program) bool { return p.name == topology.Host })
+	if i < 0 || !ps.list[i].record.OnTrial && !ps.list[i].unsaved {
+		return
+	}
+	now := time.Now()
+	if err := os.Chtimes(recordFile(ps.cluster, topology.Host), now, now); err != nil {
+		ps.log.WarnContext(ctx, "trial of this process is not attested", "error", err)
 	}
 }
 
@@ -242,7 +255,8 @@ func (ps *programs) observe(ctx context.Context, passed time.Duration, known boo
 	group.Wait()
 	others, withEtcd := false, false
 	for i, p := range ps.list {
-		if ready[i] && !p.record.OnTrial {
+		// This process may be so by what runs on other hosts: that says nothing of this machine.
+		if ready[i] && !p.record.OnTrial && p.name != topology.Host {
 			others, withEtcd = true, withEtcd || needsEtcd(p.name)
 		}
 	}
@@ -379,6 +393,11 @@ func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Nex
 			return err
 		}
 	case plan.Settle:
+		if p.name == topology.Host { // from now on the machine's processes are started by it, too
+			if err := setLink(ps.cluster, ps.executables.path(n.Record.Running)); err != nil {
+				return err
+			}
+		}
 		p.record, p.unsaved = n.Record, true
 	case plan.Nothing:
 	}
