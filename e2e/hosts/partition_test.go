@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +34,8 @@ const (
 	// stayed is how long a fault lasts after the others have taken over: longer than the silence after which a node is
 	// Unknown.
 	stayed = 12 * time.Second
+	// diskBytes is the size of the disk of the third host: two segments of etcd's log have half of it.
+	diskBytes = 256 << 20
 	// probeLimit is more than the time after which a host that is cut off may still try to serve a call.
 	probeLimit = 15 * time.Second
 )
@@ -58,6 +61,12 @@ func newNetFleet(t *testing.T) *netFleet {
 		h := &host{
 			t: t, bin: bin, name: name, address: address, dir: filepath.Join(t.TempDir(), "windlass"),
 			space: f.net.add(name, address),
+		}
+		if name == "h3" { // testFullDisk fills it
+			if err := os.Mkdir(h.dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			harness.MountDisk(t, h.dir, diskBytes)
 		}
 		f.hosts = append(f.hosts, h)
 		t.Cleanup(h.stop)
@@ -492,15 +501,24 @@ func (f *netFleet) sever(t *testing.T, prefix string, lost *host, cut, heal func
 // hold lets a fault last.
 func hold(d time.Duration) { <-time.After(d) }
 
-// The parts are of one cluster, each on what the one before leaves.
+// The parts are of one cluster, each on what the one before leaves. Those that take long are run where
+// WINDLASS_FAULTS=all asks for it.
 func TestFaultsOfHosts(t *testing.T) {
 	began := time.Now()
 	f := newNetFleet(t)
 	t.Logf("three hosts and a worker: after %.1f s", time.Since(began).Seconds())
+	all := os.Getenv("WINDLASS_FAULTS") == "all"
 	testCuts(t, f)
+	if all {
+		testPairs(t, f)
+		testNoMajority(t, f)
+		testPausedMember(t, f)
+		testFullDisk(t, f)
+	}
+	testAllKilled(t, f)
 }
 
-// testCuts cuts links.
+// testCuts cuts hosts off.
 func testCuts(t *testing.T, f *netFleet) {
 	run(t, "the host with the service leaders, but not etcd's, is cut off", func(t *testing.T) {
 		lost := f.leading()
@@ -513,5 +531,282 @@ func testCuts(t *testing.T, f *netFleet) {
 		f.leadEtcd(lost)
 		f.sever(t, "all", lost, func() { f.net.cut(lost) }, func() { f.net.heal(lost) },
 			append(f.others(lost), f.worker)...)
+	})
+	run(t, "a host is cut off from the other control-plane hosts, and the worker reaches all", func(t *testing.T) {
+		lost := f.leading()
+		f.leadEtcd(lost)
+		rest := f.others(lost)
+		f.sever(t, "between", lost, func() {
+			f.net.part(lost, rest[0])
+			f.net.part(lost, rest[1])
+		}, func() {
+			f.net.join(lost, rest[0])
+			f.net.join(lost, rest[1])
+		}, append(rest, f.worker)...)
+	})
+}
+
+// testPairs cuts links between two hosts, which both reach the third.
+func testPairs(t *testing.T, f *netFleet) {
+	run(t, "etcd's leader and another host do not reach each other", func(t *testing.T) {
+		first := f.leading()
+		f.leadEtcd(first)
+		rest := f.others(first)
+		second, third := rest[0], rest[1]
+		before, err := third.leaders()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := third.write("pair")
+		w.Progress()
+		nodes := f.watchNodes(t, third, append(f.hosts, f.worker)...)
+		f.net.part(first, second)
+		began := time.Now()
+		hold(stayed)
+		f.until(began, "leaders of all services and of etcd", func() string { return led(before, f.hosts...) })
+		then, err := third.leaders()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold(stayed)
+		if now, err := third.leaders(); err != nil || !maps.Equal(then, now) {
+			t.Errorf("the leaders do not stay: from %v to %v, %v", then, now, err)
+		}
+		for _, h := range f.hosts {
+			f.until(began, h.name+" serves", h.serves)
+		}
+		t.Logf("  longest time between two writes at the third: %.1f s", w.Gap().Seconds())
+		f.net.join(first, second)
+		f.settled()
+		nodes.end(t)
+		made, failed := w.End()
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, f.hosts...)
+	})
+}
+
+// leaving is a pod that leaves a node one second after it is lost.
+const leaving = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: leaving, namespace: default}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: leaving}}
+  template:
+    metadata: {labels: {app: leaving}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      tolerations:
+      - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
+      containers: [{name: hello, image: docker.io/ocpqe/hello-pod}]
+`
+
+// leavingPod returns the uid of the pod of leaving, and "" if it is not on a node or is to end.
+func (h *host) leavingPod() (uid, missing string) {
+	conn := h.conn()
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	list, err := schedulingv1.NewPodServiceClient(conn).ListPods(ctx, &schedulingv1.ListPodsRequest{
+		Namespace: "default", LabelSelector: "app=leaving",
+	})
+	if err != nil {
+		return "", err.Error()
+	}
+	for _, p := range list.GetItems() {
+		if len(list.GetItems()) == 1 && p.GetSpec().GetNodeName() != "" && p.GetMetadata().GetDeletionTimestamp() == nil &&
+			p.GetStatus().GetPhase() == "Running" {
+			return p.GetMetadata().GetUid(), ""
+		}
+	}
+	return "", fmt.Sprint(list.GetItems())
+}
+
+func testNoMajority(t *testing.T, f *netFleet) {
+	run(t, "without a majority nothing is evicted, and the quorum says what it waits for", func(t *testing.T) {
+		alone := f.hosts[1]
+		lost := f.others(alone)
+		file := filepath.Join(t.TempDir(), "leaving.yaml")
+		if err := os.WriteFile(file, []byte(leaving), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		alone.mustAsk("apply", "-f", file)
+		var before string
+		f.await("the pod", func() (missing string) {
+			before, missing = alone.leavingPod()
+			return missing
+		})
+		w := alone.write("majority")
+		w.Progress()
+		for _, h := range lost {
+			h.lose()
+		}
+		began := time.Now()
+		f.until(began, "it says what it waits for", func() string {
+			out, _ := alone.here("quorum")
+			if !strings.Contains(out, "Waits for: a majority of the voters: 1 of 3 run") {
+				return out
+			}
+			return ""
+		})
+		hold(stayed)
+		lost[0].start()
+		back := time.Now()
+		f.until(back, "a write once one host is back", alone.serves)
+		f.until(back, "all operators available", func() string { return operators(alone) })
+		f.until(back, "the worker's node is ready", func() string {
+			ready, err := alone.ready()
+			for node, is := range ready {
+				if f.nodes[node] == f.worker.name && is == "True" {
+					return ""
+				}
+			}
+			return fmt.Sprint(ready, err)
+		})
+		hold(stayed)
+		if after, missing := alone.leavingPod(); after != before {
+			t.Errorf("pod %s became %q %s", before, after, missing)
+		}
+		lost[1].start()
+		f.settled()
+		made, _ := w.End()
+		f.kept(made, f.hosts...)
+		alone.mustAsk("delete", "deployment/leaving", "--wait=false")
+	})
+}
+
+func testPausedMember(t *testing.T, f *netFleet) {
+	run(t, "etcd's leader is paused for ten seconds", func(t *testing.T) {
+		paused := f.leading()
+		f.leadEtcd(paused)
+		rest := f.others(paused)
+		before, err := paused.leaders()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := rest[0].write("paused")
+		w.Progress()
+		pids := paused.pids("etcd-member")
+		signal := func(s syscall.Signal) {
+			for _, pid := range pids {
+				if err := syscall.Kill(pid, s); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		signal(syscall.SIGSTOP)
+		began := time.Now()
+		f.until(began, "another leader of etcd", func() string {
+			if etcdLeader(rest...) == nil {
+				return "none"
+			}
+			return ""
+		})
+		f.until(began, "leaders of all services", func() string { return led(before, rest[0], rest[1], paused) })
+		hold(time.Until(began.Add(10 * time.Second)))
+		t.Logf("  longest time between two writes: %.1f s", w.Gap().Seconds())
+		signal(syscall.SIGCONT)
+		continued := time.Now()
+		f.until(continued, "three voters", func() string { return paused.voters(3) })
+		f.settled()
+		made, failed := w.End()
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, f.hosts...)
+	})
+}
+
+func testAllKilled(t *testing.T, f *netFleet) {
+	run(t, "all hosts are killed at once and started again", func(t *testing.T) {
+		w := f.hosts[0].write("killed")
+		w.Progress()
+		all := append(slices.Clone(f.hosts), f.worker)
+		for _, h := range all {
+			h.halt()
+		}
+		var group sync.WaitGroup
+		for _, h := range all {
+			group.Go(h.lose)
+		}
+		group.Wait()
+		made, _ := w.End()
+		began := time.Now()
+		for _, h := range all {
+			h.start()
+		}
+		f.until(began, "a write", f.hosts[1].serves)
+		f.until(began, "all operators available", func() string { return operators(f.hosts[1]) })
+		f.settled()
+		f.kept(made, f.hosts...)
+	})
+}
+
+// degraded returns "" if the report of a service says that a host has no process of it that serves.
+func (h *host) degraded(at *host) string {
+	var said []string
+	for _, name := range topology.NamesOnHosts() {
+		is, message, err := at.operator(topology.Operator(name), "Degraded")
+		if is == "True" && strings.Contains(message, "host "+h.name+":") {
+			h.t.Logf("  %s: %s", name, message)
+			return ""
+		}
+		said = append(said, fmt.Sprintf("%s %s %v", name, is, err))
+	}
+	return strings.Join(said, ", ")
+}
+
+func testFullDisk(t *testing.T, f *netFleet) {
+	run(t, "the disk of a host is full", func(t *testing.T) {
+		full := f.hosts[2]
+		filler := filepath.Join(full.dir, "filler")
+		w := f.hosts[0].write("full")
+		w.Progress()
+		fill := func() { harness.FillDisk(t, filler) }
+		fill()
+		began := time.Now()
+		f.until(began, "its gateway refuses calls", func() string {
+			fill() // what was freed in the meantime
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			if missing := full.serves(); missing != "" {
+				t.Logf("  %s", missing)
+				return ""
+			}
+			_, err := full.readyz(ctx)
+			return fmt.Sprint("it serves ", err)
+		})
+		f.until(began, "the reports name it", func() string {
+			fill()
+			return full.degraded(f.hosts[0])
+		})
+		w.Progress()
+		t.Logf("  longest time between two writes at another gateway: %.1f s", w.Gap().Seconds())
+		if missing := operators(f.hosts[0]); missing != "" {
+			t.Error(missing)
+		}
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+		freed := time.Now()
+		f.until(freed, "it serves", full.serves)
+		f.until(freed, "no report names a host", func() string {
+			for _, name := range topology.NamesOnHosts() {
+				if is, message, err := f.hosts[0].operator(topology.Operator(name), "Degraded"); is != "False" {
+					return fmt.Sprintf("%s is Degraded=%s %q %v", name, is, message, err)
+				}
+			}
+			return ""
+		})
+		f.settled()
+		made, failed := w.End()
+		if len(failed) > 0 {
+			t.Errorf("calls that failed: %q", failed)
+		}
+		f.kept(made, f.hosts...)
 	})
 }
