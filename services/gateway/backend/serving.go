@@ -27,8 +27,8 @@ type serving struct {
 }
 
 // SetServing lets calls pass if why is nil. Otherwise it ends all calls and watches and refuses new ones at once with
-// that reason: it is said by a gateway that has not read from etcd for some time, so that clients take another one. Streams of
-// agents and hook owners live on, and calls of the guardian pass: through these etcd comes back.
+// that reason: it is said by a gateway that has not read from etcd for some time, so that clients take another one.
+// Streams of agents and hook owners live on, and calls of the guardian pass: through these etcd comes back.
 func (r *Router) SetServing(why error) {
 	s := &r.serving
 	s.mu.Lock()
