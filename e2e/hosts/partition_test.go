@@ -507,12 +507,19 @@ func (f *netFleet) sever(t *testing.T, prefix string, lost *host, cut, heal func
 	healed := time.Now()
 	f.until(healed, "it serves again", lost.serves)
 	f.until(healed, "three voters", func() string { return lost.voters(3) })
-	f.settled()
 	nodes.end(t)
-	made, failed := w.End()
+	f.ended(w)
+}
+
+// ended ends a writer none of whose calls may have failed, and checks that all that it wrote is there once nothing of
+// the fault is left.
+func (f *netFleet) ended(w *harness.MapWriter) {
+	f.t.Helper()
+	made, failed := w.End() // before settled, which moves etcd's leader
 	if len(failed) > 0 {
-		t.Errorf("calls that failed: %q", failed)
+		f.t.Errorf("calls that failed: %q", failed)
 	}
+	f.settled()
 	f.kept(made, f.hosts...)
 }
 
@@ -595,13 +602,8 @@ func testPairs(t *testing.T, f *netFleet) {
 		}
 		t.Logf("  longest time between two writes at the third: %.1f s", w.Gap().Seconds())
 		f.net.join(first, second)
-		f.settled()
 		nodes.end(t)
-		made, failed := w.End()
-		if len(failed) > 0 {
-			t.Errorf("calls that failed: %q", failed)
-		}
-		f.kept(made, f.hosts...)
+		f.ended(w)
 	})
 }
 
@@ -690,8 +692,8 @@ func testNoMajority(t *testing.T, f *netFleet) {
 			t.Errorf("pod %s became %q %s", before, after, missing)
 		}
 		lost[1].start()
-		f.settled()
 		made, _ := w.End()
+		f.settled()
 		f.kept(made, f.hosts...)
 		alone.mustAsk("delete", "deployment/leaving", "--wait=false")
 	})
@@ -730,12 +732,7 @@ func testPausedMember(t *testing.T, f *netFleet) {
 		signal(syscall.SIGCONT)
 		continued := time.Now()
 		f.until(continued, "three voters", func() string { return paused.voters(3) })
-		f.settled()
-		made, failed := w.End()
-		if len(failed) > 0 {
-			t.Errorf("calls that failed: %q", failed)
-		}
-		f.kept(made, f.hosts...)
+		f.ended(w)
 	})
 }
 
@@ -820,11 +817,6 @@ func testFullDisk(t *testing.T, f *netFleet) {
 			}
 			return ""
 		})
-		f.settled()
-		made, failed := w.End()
-		if len(failed) > 0 {
-			t.Errorf("calls that failed: %q", failed)
-		}
-		f.kept(made, f.hosts...)
+		f.ended(w)
 	})
 }
