@@ -230,6 +230,8 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/prometheus/prometheus v0.315.0
+	github.com/vishvananda/netlink v1.3.1
+	github.com/vishvananda/netns v0.0.5
 	github.com/windlass-dev/windlass/gen v0.0.0
 	github.com/windlass-dev/windlass/kit v0.0.0
 	github.com/x448/float16 v0.8.4 // indirect

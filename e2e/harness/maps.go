@@ -32,6 +32,8 @@ type MapWriter struct {
 	made    []string
 	failed  []string
 	longest time.Duration
+	last    time.Time     // when the last object was acknowledged
+	gap     time.Duration // the longest time between two acknowledgements
 }
 
 // WriteMaps starts a writer at the gateway of a connection. The names of its objects begin with prefix. It stops with
@@ -70,7 +72,22 @@ func (w *MapWriter) create(name string) {
 		w.failed = append(w.failed, fmt.Sprintf("%s: %v", name, err))
 		return
 	}
+	now := time.Now()
+	if !w.last.IsZero() {
+		w.gap = max(w.gap, now.Sub(w.last))
+	}
+	w.last = now
 	w.made = append(w.made, name)
+}
+
+// Gap returns the longest time between two acknowledgements so far, some 50 ms of which are the writer's pause.
+func (w *MapWriter) Gap() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last.IsZero() {
+		return 0
+	}
+	return max(w.gap, time.Since(w.last))
 }
 
 func (w *MapWriter) count() int {

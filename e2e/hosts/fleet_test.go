@@ -3,7 +3,9 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -36,10 +39,11 @@ type host struct {
 	name    string
 	address string
 	dir     string
+	space   *space    // nil: that of the test
 	run     *exec.Cmd // windlass host run; nil while it does not run
 }
 
-// fleet is three hosts, of which the first has begun the cluster, and one more that joins later.
+// fleet is three hosts, of which the first has begun the cluster, and one more that may join later.
 type fleet struct {
 	t     *testing.T
 	hosts []*host
@@ -64,6 +68,13 @@ func newFleet(t *testing.T) *fleet {
 		t.Cleanup(h.stop)
 	}
 	f.hosts, f.spare = f.hosts[:3], f.hosts[3]
+	f.begin()
+	return f
+}
+
+// begin begins the cluster on the first of the three hosts, joins the others and runs the programs of all.
+func (f *fleet) begin() {
+	f.t.Helper()
 	first := f.hosts[0]
 	first.must("host", "init", "--address", first.address, "--hostname", first.name, "--zone", "zone-1", "--dir",
 		first.dir)
@@ -84,7 +95,6 @@ func newFleet(t *testing.T) *fleet {
 			return ""
 		})
 	}
-	return f
 }
 
 // freeSubnet returns three numbers of an address on the loopback network that no other cluster uses: those of
@@ -109,22 +119,33 @@ func (h *host) cli(args ...string) (string, int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, h.bin, args...)
-	out, err := cmd.CombinedOutput()
+	out, err := h.output(cmd)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		h.t.Fatalf("windlass %v: %v", args, err)
 	}
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
+// output runs a command on the host and returns its output.
+func (h *host) output(cmd *exec.Cmd) (out []byte, err error) {
+	err = h.space.do(func() error {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	return out, err
+}
+
 // stdout is cli without what the command says on its standard error.
 func (h *host) stdout(args ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), h.bin, args...)
-	out, err := cmd.Output()
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := h.space.do(cmd.Run)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		h.t.Fatalf("windlass %v: %v", args, err)
 	}
-	return strings.TrimSpace(string(out)), cmd.ProcessState.ExitCode()
+	return strings.TrimSpace(out.String()), cmd.ProcessState.ExitCode()
 }
 
 func (h *host) must(args ...string) string {
@@ -148,7 +169,7 @@ func (h *host) here(args ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), h.bin, args...)
 	cmd.Env = append(os.Environ(), "WINDLASS_HOST_DIR="+h.dir, "WINDLASS_HOME="+h.t.TempDir())
-	out, err := cmd.CombinedOutput()
+	out, err := h.output(cmd)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		h.t.Fatalf("windlass %v: %v", args, err)
 	}
@@ -218,6 +239,24 @@ func (h *host) voters(n int) string {
 // conn is the administrator's connection to the gateway of this host.
 func (h *host) conn() *grpc.ClientConn {
 	h.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+h.address+":6443",
+		grpc.WithTransportCredentials(credentials.NewTLS(h.tls())), grpc.WithContextDialer(h.dial),
+		dial.Reconnect(50*time.Millisecond, 250*time.Millisecond, 2*time.Second))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// dial connects to an address from this host.
+func (h *host) dial(ctx context.Context, address string) (net.Conn, error) {
+	return h.space.dial(ctx, "tcp", address)
+}
+
+// tls is for the administrator's connections to the gateway of this host.
+func (h *host) tls() *tls.Config {
+	h.t.Helper()
 	files := identity.Files{
 		Cert: filepath.Join(h.dir, "admin", "tls.crt"), Key: filepath.Join(h.dir, "admin", "tls.key"),
 		CA: filepath.Join(h.dir, "admin", "ca.crt"),
@@ -226,13 +265,7 @@ func (h *host) conn() *grpc.ClientConn {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(topology.Gateway)))
-	conn, err := grpc.NewClient("passthrough:///"+h.address+":6443", grpc.WithTransportCredentials(creds))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	return identity.WithURI(cfg, identity.ServiceURI(topology.Gateway))
 }
 
 // join joins the host by a token that another one makes with flags.
@@ -255,7 +288,7 @@ func (h *host) start() {
 	defer log.Close()
 	h.run = exec.Command(h.bin, "host", "run", "--dir", h.dir)
 	h.run.Stdout, h.run.Stderr = log, log
-	if err := h.run.Start(); err != nil {
+	if err := h.space.do(h.run.Start); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -274,6 +307,10 @@ func (h *host) halt() {
 func (h *host) lose() {
 	h.t.Helper()
 	h.halt()
+	if h.space != nil {
+		killInside(h.t, h.space.handle) // the pods, too
+		return
+	}
 	for _, pid := range h.pids("") {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}

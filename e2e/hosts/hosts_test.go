@@ -19,7 +19,9 @@ import (
 func (h *host) operator(name, condition string) (is, message string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	o, err := updatev1.NewClusterOperatorServiceClient(h.conn()).GetClusterOperator(ctx,
+	conn := h.conn()
+	defer conn.Close()
+	o, err := updatev1.NewClusterOperatorServiceClient(conn).GetClusterOperator(ctx,
 		&updatev1.GetClusterOperatorRequest{Name: name})
 	for _, c := range o.GetStatus().GetConditions() {
 		if c.GetType() == condition {

@@ -27,7 +27,10 @@ const (
 	callLimit  = time.Second            // timeout of a request to etcd, after which another member is tried
 	callLimits = 4 * time.Second        // the timeout doubles up to this if responses take longer
 	retryPause = 100 * time.Millisecond // after a failed request
-	lookAgain  = 3 * time.Second        // a candidate reopens its watch of the key after this time without an event
+	// a renewal without an answer is sent to the next member after this time, up to so many at once
+	askNext     = 400 * time.Millisecond
+	askedAtOnce = 3
+	lookAgain   = 3 * time.Second // a candidate reopens its watch of the key after this time without an event
 	// the same for a leader: a lost key that is detected late costs only time, since writes are fenced and the lease
 	// expires
 	lookAtOwn = 15 * time.Second
@@ -236,9 +239,8 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 	return err
 }
 
-// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own, may take as long
-// as the lease is valid, and does not delay the next one: neither a member that hangs nor a slow etcd ends the
-// leadership.
+// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal may take as long as the lease is valid,
+// and does not delay the next one: neither a member that hangs nor a slow etcd ends the leadership.
 func (e *Elector) keepAlive(ctx context.Context, t term) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -268,10 +270,9 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 			next.Reset(now.Truncate(every).Add(every).Sub(now))
 			limit := until
 			group.Go(func() {
-				asked := time.Now()
 				ctx, cancel := context.WithDeadline(ctx, limit)
 				defer cancel()
-				resp, err := e.client.KeepAliveOnce(ctx, t.lease)
+				at, err := e.renew(ctx, t.lease)
 				switch {
 				case errors.Is(err, rpctypes.ErrLeaseNotFound):
 					select {
@@ -280,7 +281,7 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 					}
 				case err == nil:
 					select {
-					case renewed <- asked.Add(time.Duration(resp.TTL) * time.Second):
+					case renewed <- at:
 					case <-ctx.Done():
 					}
 				}
@@ -289,6 +290,49 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 		}
 		end.Stop()
 		return
+	}
+}
+
+// renew renews the lease and returns until when it is valid then. Each request is a stream of its own. While there is
+// no answer it asks the next members too: etcd's client takes its members in turn, so a process that asks as often as
+// there are members each second would come to the one that hangs with every renewal.
+func (e *Elector) renew(ctx context.Context, lease clientv3.LeaseID) (until time.Time, err error) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		until time.Time
+		err   error
+	}
+	answers := make(chan answer, askedAtOnce)
+	ask := func() {
+		asked := time.Now()
+		resp, err := e.client.KeepAliveOnce(ctx, lease)
+		if err != nil {
+			answers <- answer{err: err}
+			return
+		}
+		answers <- answer{until: asked.Add(time.Duration(resp.TTL) * time.Second)}
+	}
+	group.Go(ask)
+	again := time.NewTicker(askNext)
+	defer again.Stop()
+	for asked, failed := 1, 0; ; {
+		select {
+		case a := <-answers:
+			failed++
+			if a.err == nil || errors.Is(a.err, rpctypes.ErrLeaseNotFound) || failed == asked {
+				return a.until, a.err
+			}
+		case <-again.C:
+			if asked < askedAtOnce {
+				asked++
+				group.Go(ask)
+			}
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	leaseTTL   = 10 * time.Second       // a process that ends without a word is still listed for this long
 	renewals   = 4                      // in each TTL
 	callLimit  = 4 * time.Second        // timeout of a request to etcd
+	renewLimit = time.Second            // timeout of one request to renew the lease; then the next member is asked
 	retryPause = 500 * time.Millisecond // before the first repetition
 	longPause  = 10 * time.Second       // between later ones
 
@@ -141,9 +142,7 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			}
 		case <-next.C:
 			asked := time.Now()
-			_, err := limited(ctx, func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
-				return a.client.KeepAliveOnce(ctx, lease.ID)
-			})
+			err := a.renew(ctx, lease.ID)
 			switch {
 			case err == nil:
 				until = asked.Add(leaseTTL)
@@ -156,6 +155,23 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			}
 		}
 	}
+}
+
+// renew renews the lease. A member that does not answer is passed over: with one that hangs, as it does where it is cut
+// off from the others, a few requests in a row would take longer than the lease is valid.
+func (a *Announcer) renew(ctx context.Context, lease clientv3.LeaseID) error {
+	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
+		for {
+			try, cancel := context.WithTimeout(ctx, renewLimit)
+			_, err := a.client.KeepAliveOnce(try, lease)
+			late := try.Err() != nil
+			cancel()
+			if err == nil || !late || ctx.Err() != nil {
+				return struct{}{}, err
+			}
+		}
+	})
+	return err
 }
 
 func (a *Announcer) put(ctx context.Context, lease clientv3.LeaseID) error {

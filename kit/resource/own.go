@@ -64,7 +64,7 @@ func (t *Table[T]) shown(ctx context.Context, w *ownWrite[T], revision int64, er
 		return zero, err
 	}
 	// The write succeeded, so it is no error if the cache lags behind until the caller's deadline.
-	_ = t.WaitRevision(ctx, revision)
+	_ = t.reach(ctx, revision)
 	if o, ok := t.Lookup(w.key.Namespace, w.key.Name); ok && revisionOf(o) == revision {
 		return o, nil
 	}

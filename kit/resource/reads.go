@@ -51,6 +51,8 @@ func (r *reads) run(ask func() (int64, error)) {
 const (
 	readTimeout = 10 * time.Second       // timeout of a read, which callers share; their own contexts may end earlier
 	askEvery    = 100 * time.Millisecond // a member that lags behind does not report its progress unasked
+	// overdueAfter is many times what a member needs to bring a change.
+	overdueAfter = 400 * time.Millisecond
 )
 
 // CatchUp waits until the cache has everything that was in etcd at the time of the call, or ctx ends. It fails if etcd
@@ -72,23 +74,34 @@ func (t *Table[T]) CatchUp(ctx context.Context) error {
 	if mine.err != nil {
 		return mine.err
 	}
-	if t.Revision() >= mine.revision {
-		return nil
-	}
 	// Without changes the watch reports its progress only every other second unless it is asked.
+	if w := t.watcher.Load(); w != nil && t.Revision() < mine.revision {
+		w.AskProgress()
+	}
+	return t.reach(ctx, mine.revision)
+}
+
+// reach waits until the cache has all changes up to a revision at which etcd is, or ctx ends. A watch that does not
+// bring them is asked, and then has to use another member: the one behind it may be cut off.
+func (t *Table[T]) reach(ctx context.Context, revision int64) error {
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
-	for {
-		if w := t.watcher.Load(); w != nil {
-			w.AskProgress()
-		}
-		reached, moved := t.reached(mine.revision)
+	for began := time.Now(); ; {
+		reached, moved := t.reached(revision)
 		if reached {
 			return nil
 		}
 		select {
 		case <-moved:
 		case <-again.C:
+			w := t.watcher.Load()
+			if w == nil {
+				continue
+			}
+			w.AskProgress()
+			if time.Since(began) >= overdueAfter {
+				w.Overdue(revision)
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

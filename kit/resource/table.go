@@ -789,7 +789,7 @@ func (t *Table[T]) written(ctx context.Context, obj T, revision int64, err error
 	}
 	obj.GetMetadata().ResourceVersion = FormatRevision(revision)
 	// The write succeeded, so it is no error if the cache lags behind until the caller's deadline.
-	_ = t.WaitRevision(ctx, revision)
+	_ = t.reach(ctx, revision)
 	return obj, nil
 }
 

@@ -18,9 +18,12 @@ import (
 const (
 	// members send progress every two seconds by themselves; others are asked for it
 	progressAfter = 2500 * time.Millisecond
-	watchSilence  = 5 * time.Second       // then the member behind the stream is stuck: ask another
-	reopenPause   = 50 * time.Millisecond // doubles up to the next
-	reopenPauses  = 500 * time.Millisecond
+	watchSilence  = 5 * time.Second // then the member behind the stream is stuck: ask another
+	// trust is how long a new stream has to bring what is overdue: many times what a member needs. It doubles up to
+	// watchSilence while streams bring nothing: then etcd is slow, and another stream does not help.
+	trust        = 400 * time.Millisecond
+	reopenPause  = 50 * time.Millisecond // doubles up to the next
+	reopenPauses = 500 * time.Millisecond
 
 	// watchBuffer bounds what a watch has in memory for its reader, in bytes of keys and values, where the reader does not
 	// say.
@@ -52,7 +55,9 @@ type Watcher struct {
 	batches chan Batch
 	last    int64 // revision up to which all was delivered
 	ask     chan struct{}
-	most    int // bytes that may wait for the reader
+	overdue chan int64    // a revision
+	trust   time.Duration // of the next stream
+	most    int           // bytes that may wait for the reader
 	options []clientv3.OpOption
 
 	mu  sync.Mutex
@@ -77,7 +82,7 @@ func (s *Store) watch(ctx context.Context, keyPrefix string, after int64, most i
 ) *Watcher {
 	w := &Watcher{
 		store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most,
-		ask: make(chan struct{}, 1), options: options,
+		ask: make(chan struct{}, 1), overdue: make(chan int64, 1), trust: trust, options: options,
 	}
 	go w.run(ctx)
 	return w
@@ -91,6 +96,16 @@ func (w *Watcher) Batches() <-chan Batch { return w.batches }
 func (w *Watcher) AskProgress() {
 	select {
 	case w.ask <- struct{}{}:
+	default:
+	}
+}
+
+// Overdue says that etcd has reached a revision some time ago, and that the watch should have delivered it: then the
+// member behind its stream may be cut off, which the stream itself shows only after seconds, and another one is asked.
+// It does not wait. A caller repeats it while the revision does not come: a stream that was just opened is left alone.
+func (w *Watcher) Overdue(revision int64) {
+	select {
+	case w.overdue <- revision:
 	default:
 	}
 }
@@ -124,6 +139,7 @@ func (w *Watcher) run(ctx context.Context) {
 		}
 		if w.last > before {
 			again.Reset()
+			w.trust = trust
 		}
 		again.Wait(ctx)
 	}
@@ -159,7 +175,8 @@ func (w *Watcher) stream(ctx context.Context) error {
 	}()
 	var answers clientv3.WatchChan
 	var waiting queue
-	heard := time.Now()
+	opening := time.Now()
+	heard := opening
 	alarm := time.NewTimer(progressAfter)
 	defer alarm.Stop()
 	for {
@@ -189,6 +206,11 @@ func (w *Watcher) stream(ctx context.Context) error {
 		case <-w.ask:
 			if answers != nil {
 				askProgress(ctx, watcher)
+			}
+		case revision := <-w.overdue:
+			if max(w.last, waiting.reached()) < revision && time.Since(opening) >= w.trust {
+				w.trust = min(2*w.trust, watchSilence)
+				return errWatchClosed
 			}
 		case <-alarm.C:
 			if time.Since(heard) >= watchSilence {
@@ -274,6 +296,14 @@ func (q *queue) head(w *Watcher) (Batch, bool) {
 		q.pop()
 	}
 	return Batch{}, false
+}
+
+// reached returns the last revision that waits for the reader; 0 without one.
+func (q *queue) reached() int64 {
+	if len(q.list) == 0 {
+		return 0
+	}
+	return q.list[len(q.list)-1].revision
 }
 
 func (q *queue) pop() {

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -148,6 +153,70 @@ func watchedLine(t testing.TB) (writer, reader *store.Store, l *line) {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return writer, store.New(client, writer.Prefix()), l
+}
+
+// stuckStream receives nothing, as from a member that was cut off a moment ago.
+type stuckStream struct{ grpc.ClientStream }
+
+func (s stuckStream) RecvMsg(any) error {
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
+func TestAnOverdueWatchAsksAnotherMember(t *testing.T) {
+	const silence = 5 * time.Second // after which a watch asks another member by itself
+	var opened atomic.Int32
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+				opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				stream, err := open(ctx, desc, cc, method, opts...)
+				if err == nil && strings.HasSuffix(method, "Watch/Watch") && opened.Add(1) == 1 {
+					return stuckStream{stream}, nil
+				}
+				return stream, err
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	s := store.New(client, fmt.Sprintf("/%s/", t.Name()))
+	before := commit(t, s, store.Put("a", nil, 0))
+	w := s.Watch(t.Context(), "", before)
+	began := time.Now()
+	want := commit(t, s, store.Put("b", nil, 0))
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for end := time.After(patience); ; {
+		select {
+		case b, ok := <-w.Batches():
+			switch {
+			case !ok:
+				t.Fatal(w.Err())
+			case b.Progress:
+				continue
+			case b.Revision != want:
+				t.Errorf("revision %d, want %d", b.Revision, want)
+			}
+			if took := time.Since(began); took >= silence {
+				t.Errorf("it took %v", took)
+			}
+			w.Overdue(want) // which is no reason for a third stream
+			commit(t, s, store.Put("c", nil, 0))
+			nextChange(t, w)
+			if n := opened.Load(); n != 2 {
+				t.Errorf("%d streams", n)
+			}
+			return
+		case <-again.C:
+			w.Overdue(want)
+		case <-end:
+			t.Fatal("nothing comes")
+		}
+	}
 }
 
 func TestAWatchKeepsABoundedAmountForItsReader(t *testing.T) {

@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -272,6 +273,35 @@ func TestMoreStreamsThanAConnectionHasDoNotHoldCallsBack(t *testing.T) {
 	}
 	if _, err := c.GetHookTask(ctx, &hookv1.GetHookTaskRequest{}); err != nil {
 		t.Errorf("a call beside 2,100 streams: %v", err)
+	}
+}
+
+// A backend that is cut off with the gateway would answer only when its own time is over.
+func TestCallsEndWhenTheGatewayNoLongerServes(t *testing.T) {
+	address, slow := startSlow(t, "only")
+	router, _ := routerTo(t, map[string]string{"scheduler": address})
+	router.SetServing(nil)
+	c := schedulingv1.NewPodServiceClient(router)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.CreatePod(asAlice(t), &schedulingv1.CreatePodRequest{
+			Pod: &schedulingv1.Pod{Metadata: &metav1.ObjectMeta{Name: "slow"}},
+		})
+		failed <- err
+	}()
+	answer := <-slow
+	defer close(answer)
+	router.SetServing(errors.New("no read from etcd"))
+	want := "no read from etcd; what the call did is not known"
+	if err := <-failed; status.Code(err) != codes.Unavailable || status.Convert(err).Message() != want {
+		t.Errorf("CreatePod = %v, want %q", err, want)
+	}
+	if _, err := c.GetPod(asAlice(t), &schedulingv1.GetPodRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a later call: %v", err)
+	}
+	router.SetServing(nil)
+	if _, err := c.GetPod(asAlice(t), &schedulingv1.GetPodRequest{}); err != nil {
+		t.Errorf("once it serves again: %v", err)
 	}
 }
 

@@ -61,11 +61,13 @@ func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 }
 
 func (r *Router) invoke(ctx context.Context, program, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	t, m, ctx, err := r.route(ctx, program, method)
 	if err != nil {
 		return err
 	}
-	return t.invoke(ctx, method, args, reply, append(opts, limits(m)...)...)
+	return reworded(ctx, t.invoke(ctx, method, args, reply, append(opts, limits(m)...)...))
 }
 
 func (r *Router) newStream(ctx context.Context, program string, desc *grpc.StreamDesc, method string,
@@ -77,7 +79,7 @@ func (r *Router) newStream(ctx context.Context, program string, desc *grpc.Strea
 	}
 	stream, err := t.open(ctx, m.Streaming, desc, method, append(opts, limits(m)...)...)
 	if err != nil {
-		return nil, err
+		return nil, reworded(ctx, err)
 	}
 	return ending{ClientStream: stream, ctx: ctx}, nil
 }
