@@ -15,6 +15,7 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -39,6 +40,7 @@ type Config struct {
 	Records  *records.Records
 	Agents   *attend.Registry
 	Silence  time.Duration // of an agent, after which its host is Lost
+	Events   events.Sink
 	Now      func() time.Time
 	Gateways func() []string // endpoints of the cluster's gateways
 	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
