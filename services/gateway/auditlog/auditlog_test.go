@@ -2,7 +2,6 @@ package auditlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -256,13 +255,49 @@ func TestNewRecordsOfAllHostsAreFollowed(t *testing.T) {
 			cancel()
 		}
 	}
-	if err := f.hosts["h1"].ReadAuditLogs(&auditv1.ReadAuditLogsRequest{Follow: true}, a); !errors.Is(err,
-		context.Canceled) {
+	err := f.hosts["h1"].ReadAuditLogs(&auditv1.ReadAuditLogsRequest{Follow: true}, a)
+	if status.Code(err) != codes.Canceled {
 		t.Fatal(err)
 	}
 	expect(t, a.records, "h1 "+line(1, 1, "ann"), "h2 "+line(1, 2, "ann"), "h2 "+line(2, 3, "ann"),
 		"h1 "+line(2, 4, "ann"))
 	expect(t, a.missing)
+}
+
+func TestCallsAreLimited(t *testing.T) {
+	f := newFleet(t, "h1")
+	f.write("h1", line(1, 1, "ann"))
+	ctx, cancel := context.WithCancel(identity.WithCaller(t.Context(), admin))
+	ended := make(chan error, most)
+	begun := make(chan struct{}, most)
+	for range most {
+		a := &answer{ctx: ctx}
+		a.sent = func() {
+			if len(a.records) == 1 {
+				a.sent = nil
+				begun <- struct{}{}
+			}
+		}
+		go func() { ended <- f.hosts["h1"].ReadAuditLogs(&auditv1.ReadAuditLogsRequest{Follow: true}, a) }()
+	}
+	for range most {
+		<-begun
+	}
+	if _, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one call more: %v", err)
+	}
+	if a, err := f.ask("h1", gateway, &auditv1.ReadAuditLogsRequest{Local: true}); err != nil || len(a.records) != 1 {
+		t.Errorf("another gateway: %q, %v", a.records, err)
+	}
+	cancel()
+	for range most {
+		if err := <-ended; status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	}
+	if _, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{}); err != nil {
+		t.Error(err)
+	}
 }
 
 // A source makes its next message when the one before was sent, however slowly the caller reads.

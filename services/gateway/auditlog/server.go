@@ -23,10 +23,11 @@ import (
 )
 
 const (
-	// most calls of users are answered at once, and as many of other gateways. Each kind has slots of its own: two
+	// most calls of users are answered at once, and mostPeers of other gateways. Each kind has slots of its own: two
 	// gateways that ask each other must not wait for one another.
-	most  = 4
-	again = 5 * time.Second
+	most      = 4
+	mostPeers = 4 * most
+	again     = 5 * time.Second
 	// patience is how long another gateway may be silent. It sends something every aliveEvery.
 	patience = 10 * time.Second
 	// unconfirmed is how old the list of hosts may be.
@@ -57,7 +58,7 @@ type Server struct {
 
 // New returns a server.
 func New(config Config) *Server {
-	return &Server{config: config, users: make(chan struct{}, most), peers: make(chan struct{}, most)}
+	return &Server{config: config, users: make(chan struct{}, most), peers: make(chan struct{}, mostPeers)}
 }
 
 // ReadAuditLogs sends the records of all hosts, or of this one.
@@ -82,7 +83,7 @@ func (s *Server) ReadAuditLogs(q *auditv1.ReadAuditLogsRequest,
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
 	default:
-		return rpcerr.TooMany(fmt.Sprintf("%d calls read the audit logs already", most), again)
+		return rpcerr.TooMany(fmt.Sprintf("%d calls read the audit logs already", cap(slots)), again)
 	}
 	s.config.Trail.Read(record(caller, nil))
 	to := func(m *auditv1.ReadAuditLogsResponse) error {
@@ -106,10 +107,10 @@ func (s *Server) ReadAuditLogs(q *auditv1.ReadAuditLogsRequest,
 	return ended(ctx, merge(ctx, sources, to))
 }
 
-// ended is the status of a call: when it ends by itself there is nothing to say.
+// ended is the status of a call. Of one that the caller ended, other errors only follow from that.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return rpcerr.From(ctx.Err())
 	}
 	return err
 }

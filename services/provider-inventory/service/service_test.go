@@ -63,6 +63,23 @@ func TestAMachineHasAHostFromItsClaimToItsWipe(t *testing.T) {
 	}
 }
 
+func TestTheMoreMachinesWaitTheLongerEachDoes(t *testing.T) {
+	in := newInventory(t, long)
+	r := in.start().leads()
+	r.register("h1", "192.0.2.1", "a")
+	var last time.Duration
+	for i := range 200 {
+		_, err := r.provider.CreateInstance(t.Context(), request(fmt.Sprint("m", i), 1))
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatal(err)
+		}
+		last = rpcerr.Retry(err)
+	}
+	if last != 10*time.Second {
+		t.Errorf("the last of 200 machines asks again after %v, want 10s", last)
+	}
+}
+
 // The bootstrap of a claim is what a machine gets its identity with.
 func TestABootstrapIsSealedAndDeletedOnceItIsUsed(t *testing.T) {
 	in := newInventory(t, long)
