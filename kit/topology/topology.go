@@ -24,8 +24,8 @@ const (
 	UpdateOrchestrator = "update-orchestrator"
 )
 
-// Host is the program `windlass host run` of a control-plane host: it runs the services and the machine of the host, and
-// is none of the services.
+// Host is the program `windlass host run` of a control-plane host: it runs the services and the machine of the host,
+// and is none of the services.
 const Host = "host"
 
 // Authorities of a cluster, by the names of their files.

@@ -264,6 +264,25 @@ func TestNewRecordsOfAllHostsAreFollowed(t *testing.T) {
 	expect(t, a.missing)
 }
 
+func TestAGatewayThatHangsIsMissing(t *testing.T) {
+	f := newFleet(t, "h1")
+	f.write("h1", line(1, 1, "ann"))
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // it takes connections, and nothing answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	f.view.Endpoints[topology.Gateway] = append(f.view.Endpoints[topology.Gateway],
+		discovery.Endpoint{Service: topology.Gateway, Address: hangs.Addr().String(), Host: "h2"})
+	f.hosts["h1"].patience = 100 * time.Millisecond
+	a, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, a.records, "h1 "+line(1, 1, "ann"))
+	expect(t, a.missing, "h2: it does not answer: it sends nothing")
+}
+
 func TestCallsAreLimited(t *testing.T) {
 	f := newFleet(t, "h1")
 	f.write("h1", line(1, 1, "ann"))

@@ -51,14 +51,17 @@ type Config struct {
 // Server implements audit.v1.AuditService.
 type Server struct {
 	auditv1.UnimplementedAuditServiceServer
-	config Config
-	users  chan struct{}
-	peers  chan struct{}
+	config   Config
+	users    chan struct{}
+	peers    chan struct{}
+	patience time.Duration // how long another gateway may be silent
 }
 
 // New returns a server.
 func New(config Config) *Server {
-	return &Server{config: config, users: make(chan struct{}, most), peers: make(chan struct{}, mostPeers)}
+	return &Server{
+		config: config, users: make(chan struct{}, most), peers: make(chan struct{}, mostPeers), patience: patience,
+	}
 }
 
 // ReadAuditLogs sends the records of all hosts, or of this one.
@@ -189,7 +192,7 @@ func (s *Server) ask(ctx context.Context, at discovery.Endpoint, q *auditv1.Read
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
+	silent := time.AfterFunc(s.patience, func() { cancel(errSilent) })
 	defer silent.Stop()
 	stream, err := auditv1.NewAuditServiceClient(conn).ReadAuditLogs(ctx, &auditv1.ReadAuditLogsRequest{
 		SinceTime: q.GetSinceTime(), UntilTime: q.GetUntilTime(), Logs: q.GetLogs(), User: q.GetUser(),
@@ -213,11 +216,11 @@ func (s *Server) ask(ctx context.Context, at discovery.Endpoint, q *auditv1.Read
 		if err := to(m); err != nil {
 			return err
 		}
-		silent.Reset(patience)
+		silent.Reset(s.patience)
 	}
 }
 
-var errSilent = fmt.Errorf("it sent nothing for %v", patience)
+var errSilent = errors.New("it sends nothing")
 
 // reason says why a host's records are missing.
 func reason(ctx context.Context, at discovery.Endpoint, err error) error {

@@ -87,8 +87,9 @@ func handOver(e *session.Env, c *cluster.Cluster, g cluster.Grant, issued cluste
 	case g.Token:
 		fmt.Fprintf(e.Err, "bearer token of %s, %s\n", g.User, until)
 		if c.Member != nil {
-			fmt.Fprintf(e.Err, "Warning: only the gateway of host %s accepts it. Append the last line of %s to that file of the "+
-				"other control-plane hosts.\n", c.Member.Name, c.TokensFile())
+			fmt.Fprintf(e.Err,
+				"Warning: only the gateway of host %s accepts it. Append the last line of %s to that file of the "+
+					"other control-plane hosts.\n", c.Member.Name, c.TokensFile())
 		}
 		_, err := fmt.Fprintln(e.Out, issued.Token)
 		return err
