@@ -212,6 +212,9 @@ func testPrograms(t *testing.T, f *fleet) {
 			return ""
 		})
 	})
+	run(t, "the audit logs of all hosts are shown at any of them, and what is missing is named", func(t *testing.T) {
+		testAudit(t, f)
+	})
 	run(t, "programs run on when windlass host run ends, and are taken over", func(t *testing.T) {
 		before := h2.pids("")
 		h2.halt()
@@ -226,6 +229,62 @@ func testPrograms(t *testing.T, f *fleet) {
 			t.Errorf("processes %v became %v", before, after)
 		}
 	})
+}
+
+// testAudit reads the audit logs over all hosts, with the gateway of one of them away in between.
+func testAudit(t *testing.T, f *fleet) {
+	h1, h2, h3 := f.hosts[0], f.hosts[1], f.hosts[2]
+	for _, at := range []*host{h1, h2} {
+		out, code := at.ask("audit", "-o", "json")
+		if code != 0 {
+			t.Errorf("windlass audit at %s: exit code %d: %s", at.name, code, out[max(0, len(out)-1000):])
+		}
+		for _, h := range f.hosts {
+			for _, want := range []string{
+				fmt.Sprintf(`{"host":%q,"log":"machine-api/audit.log"`, h.name),
+				fmt.Sprintf(`{"host":%q,"log":"scheduler/audit.log"`, h.name),
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("no record %s at %s", want, at.name)
+				}
+			}
+		}
+	}
+	// The records of a log on another host are those that its disk has.
+	whole, code := h1.ask("audit", "--host", h3.name, "-o", "raw")
+	raw, err := os.ReadFile(filepath.Join(h3.dir, "services", topology.Scheduler, "audit.log"))
+	if err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v", code, err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if !strings.Contains(whole, line) {
+			t.Errorf("the record of %s is not shown as it was written: %s", h3.name, line)
+			break
+		}
+	}
+	h3.halt()
+	h3.kill(topology.Gateway)
+	out, code := h1.ask("audit", "--since", "1h")
+	if code != 1 || !strings.Contains(out, "error: host h3: records are missing: it does not answer") {
+		t.Errorf("with the gateway of h3 away: exit code %d: %s", code, out[max(0, len(out)-1000):])
+	}
+	h3.start()
+	f.await("all records", func() string {
+		if out, code := h1.ask("audit", "--since", "1m"); code != 0 {
+			return out
+		}
+		return ""
+	})
+	if out, code := h1.here("auth", "issue", "--user", "vera", "--group", "windlass:viewers", "--out",
+		filepath.Join(h1.dir, "..", "vera")); code != 0 {
+		t.Fatal(out)
+	}
+	vera := filepath.Join(h1.dir, "..", "vera")
+	if out, code := h1.cli("audit", "--server", h1.address+":6443", "--cacert", filepath.Join(vera, "ca.crt"), "--cert",
+		filepath.Join(vera, "tls.crt"), "--key", filepath.Join(vera, "tls.key")); code == 0 ||
+		!strings.Contains(out, "may not get auditlogs") || strings.Contains(out, "machine-api") {
+		t.Errorf("a viewer: exit code %d: %s", code, out)
+	}
 }
 
 // testLosses takes hosts away. The first host is the spare then.

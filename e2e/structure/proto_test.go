@@ -20,6 +20,7 @@ import (
 
 	_ "github.com/windlass-dev/windlass/gen/rest" // every package that is reached through the gateway
 	_ "github.com/windlass-dev/windlass/gen/windlass/admission/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/audit/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 )

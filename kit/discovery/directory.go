@@ -257,7 +257,7 @@ func (d *Directory) set(keys map[string][]byte) {
 		}
 		if key, ok := strings.CutSuffix(key, lastSuffix); ok {
 			if e, err := parse([]byte(key), keys[key+lastSuffix]); err == nil {
-				e.Reason = "no process runs there"
+				e.Reason, e.Gone = "no process runs there", seen(keys[key+lastSuffix])
 				lasts[e.Service] = append(lasts[e.Service], e)
 			}
 			continue
@@ -279,10 +279,27 @@ func (d *Directory) set(keys map[string][]byte) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for service, list := range v.Away {
+		for i, e := range list {
+			same := func(o Endpoint) bool { return o.Host == e.Host }
+			if slices.ContainsFunc(d.view.Endpoints[service], same) {
+				list[i].Gone = v.Confirmed
+			} else if at := slices.IndexFunc(d.view.Away[service], same); at >= 0 {
+				list[i].Gone = d.view.Away[service][at].Gone
+			}
+		}
+	}
 	d.view = v
 	for _, f := range d.subs {
 		f(v)
 	}
+}
+
+// seen returns when a process that is remembered was last there.
+func seen(value []byte) time.Time {
+	var l last
+	_ = json.Unmarshal(value, &l) // parse has read it
+	return l.Seen
 }
 
 // save writes what is known to the disk, some time after each change and when ctx ends.

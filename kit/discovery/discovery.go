@@ -24,6 +24,8 @@ type Endpoint struct {
 	Version string `json:"version"` // of the executable
 	Ready   bool   `json:"ready"`
 	Reason  string `json:"reason,omitempty"` // why it is not ready
+	// Gone is when it was last seen, of one in View.Away: up to an hour before it went, unless this process saw it go.
+	Gone time.Time `json:"-"`
 }
 
 // Key returns the endpoint's key in etcd, which has a lease.
@@ -107,6 +109,15 @@ func (v View) Hosts() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(hosts))
+}
+
+// Gateways returns the gateway of each host, also of hosts that are away.
+func (v View) Gateways() map[string]Endpoint {
+	out := map[string]Endpoint{}
+	for _, e := range slices.Concat(v.Away[topology.Gateway], v.Endpoints[topology.Gateway]) {
+		out[e.Host] = e
+	}
+	return out
 }
 
 // record is a View as it is on disk.

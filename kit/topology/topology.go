@@ -24,8 +24,8 @@ const (
 	UpdateOrchestrator = "update-orchestrator"
 )
 
-// Host is the program `windlass host run` of a control-plane host: it runs the services and the machine of the host, and
-// is none of the services.
+// Host is the program `windlass host run` of a control-plane host: it runs the services and the machine of the host,
+// and is none of the services.
 const Host = "host"
 
 // Authorities of a cluster, by the names of their files.
@@ -121,7 +121,10 @@ func AllServices() []Service {
 		{
 			// Every service stores its own events, and the gateway merges them.
 			Name: Gateway, Port: 6443, CallsOwners: true, Etcd: ReadElections,
-			Services: []protoreflect.FullName{"windlass.event.v1.EventService", "windlass.meta.v1.AccessService"},
+			Services: []protoreflect.FullName{
+				"windlass.audit.v1.AuditService", "windlass.event.v1.EventService",
+				"windlass.meta.v1.AccessService",
+			},
 		},
 		{
 			Name: HookBroker, Port: 7102, Packages: packages("hook"), Needs: []string{MachineAPI}, Etcd: OwnKeys,

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	_ "github.com/windlass-dev/windlass/gen/windlass/audit/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -41,6 +42,7 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 		{name: "/windlass.scheduling.v1.PodService/CreatePod", program: "scheduler", leader: true},
 		{name: "/windlass.scheduling.v1.PodService/UpdatePod", program: "scheduler"},
 		{name: "/windlass.event.v1.EventService/ListEvents", program: topology.Gateway},
+		{name: "/windlass.audit.v1.AuditService/ReadAuditLogs", program: topology.Gateway, leader: true},
 	} {
 		got := c.Method(m.name)
 		if got == nil || got.Program != m.program || got.Leader != m.leader || got.Open() != m.open {

@@ -74,6 +74,16 @@ func (c Config) issuer(log *slog.Logger) (*authn.OIDC, error) {
 	return authn.NewOIDC(c.OIDC, log)
 }
 
+// auditDirs are where the audit logs of this host are: those of the services, of which this one's directory is one, and
+// of the credentials that were issued here. In a container only this process's own are there.
+func (c Config) auditDirs() []string {
+	services := filepath.Dir(filepath.Clean(c.Dir))
+	return []string{services, filepath.Join(filepath.Dir(services), "pki")}
+}
+
+// auditedPrograms names the programs whose audit logs are on this host.
+func (c Config) auditedPrograms() []string { return append(c.Callees(), c.Name) }
+
 func (c Config) files() identity.Files {
 	return identity.Files{Cert: c.tls("tls.crt"), Key: c.tls("tls.key"), CA: c.tls("ca.crt")}
 }

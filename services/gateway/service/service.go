@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	auditv1 "github.com/windlass-dev/windlass/gen/windlass/audit/v1"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/dial"
@@ -35,6 +36,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/access"
+	"github.com/windlass-dev/windlass/services/gateway/auditlog"
 	"github.com/windlass-dev/windlass/services/gateway/authn"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
@@ -201,6 +203,10 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	grpc_health_v1.RegisterHealthServer(mine, alive)
 	eventv1.RegisterEventServiceServer(mine, merged)
 	metav1.RegisterAccessServiceServer(mine, rights)
+	auditv1.RegisterAuditServiceServer(mine, auditlog.New(auditlog.Config{
+		Policy: policy, Trail: trail, Host: config.Host, Dirs: config.auditDirs(), Programs: config.auditedPrograms(),
+		View: directory.View, Dial: config.dialGateway,
+	}))
 	if err := describe.Register(mine, methods.Services()); err != nil {
 		return err
 	}
@@ -325,6 +331,15 @@ func connect(config Config, program string, options []grpc.DialOption) (*grpc.Cl
 	return grpc.NewClient(cmp.Or(config.Peers[program], discovery.Target(program)),
 		append(slices.Clone(options), grpc.WithTransportCredentials(creds),
 			dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))...)
+}
+
+// dialGateway returns a connection to the gateway of another host.
+func (c Config) dialGateway(address string) (*grpc.ClientConn, error) {
+	creds, err := c.files().ServiceCredentials(topology.Gateway)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(address, grpc.WithTransportCredentials(creds), dial.KeepAlive(dial.PingTimeout))
 }
 
 // accounts returns what knows the tokens of service accounts; nil if scheduler's address is not known.

@@ -184,7 +184,7 @@ func (h *Hosts) Run(ctx context.Context) error {
 func (h *Hosts) token(ctx context.Context, id string, proof []byte) (t hostToken, revision int64, err error) {
 	r, err := h.store.Get(ctx, hostTokens+id)
 	if errors.Is(err, store.ErrNotFound) {
-		return t, 0, rpcerr.BadToken(errBadToken.Error())
+		return t, 0, badHostToken("the token is unknown or has expired")
 	}
 	if err != nil {
 		return t, 0, err
@@ -194,15 +194,20 @@ func (h *Hosts) token(ctx context.Context, id string, proof []byte) (t hostToken
 	}
 	given := sha256.Sum256(proof)
 	if subtle.ConstantTimeCompare(given[:], t.ProofHash) != 1 {
-		return t, 0, rpcerr.BadToken(errBadToken.Error())
+		return t, 0, badHostToken("the token is unknown or has expired")
 	}
 	if !h.now().Before(t.Expires) {
 		if err := h.remove(ctx, id); err != nil { // so that it stays so when the clock is set back
 			return t, 0, err
 		}
-		return t, 0, rpcerr.BadToken(errBadToken.Error())
+		return t, 0, badHostToken("the token has expired")
 	}
 	return t, r.Revision, nil
+}
+
+// badHostToken says what is wrong with a token, and how to get another one.
+func badHostToken(why string) error {
+	return rpcerr.BadToken(why + ": make a new one with `windlass host token` on a control-plane host")
 }
 
 // JoinHost exchanges a token for the certificate of a host.
@@ -220,7 +225,7 @@ func (h *Hosts) JoinHost(ctx context.Context, req *machinev1.JoinHostRequest) (*
 	}
 	by := usedBy{Name: req.GetName(), Address: req.GetAddress(), Zone: req.GetZone(), Keys: keyOf(csr)}
 	if t.Used != nil && !t.Used.is(by) {
-		return nil, rpcerr.BadToken("the token was used already, for host " + t.Used.Name)
+		return nil, badHostToken("the token was used already, for host " + t.Used.Name)
 	}
 	identity.Describe(ctx, "", by.Name, fmt.Sprintf("certificate of a host that joins by token %s, %v at %s", req.GetId(),
 		t.Roles, by.Address))
@@ -240,7 +245,7 @@ func (h *Hosts) JoinHost(ctx context.Context, req *machinev1.JoinHostRequest) (*
 	}
 	bundle, err := h.store.Get(ctx, hostBundles+req.GetId())
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, rpcerr.BadToken(errBadToken.Error())
+		return nil, badHostToken("the token has expired")
 	}
 	if err != nil {
 		return nil, err
@@ -258,7 +263,7 @@ func (h *Hosts) use(ctx context.Context, req *machinev1.JoinHostRequest, t hostT
 		host, err := h.inventory.GetHost(ctx, &hostv1.GetHostRequest{Name: by.Name})
 		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND || err == nil &&
 			host.GetMetadata().GetUid() != t.Used.UID {
-			return "", rpcerr.BadToken("the token was used already, and its host was removed")
+			return "", badHostToken("the token was used already, and its host was removed")
 		}
 		return t.Used.UID, err
 	}

@@ -134,7 +134,8 @@ func TestAHostJoinsByATokenOnce(t *testing.T) {
 		"another name":  func(r *machinev1.JoinHostRequest) { r.AgentRequest, r.Name = keys, "c" },
 		"other address": func(r *machinev1.JoinHostRequest) { r.AgentRequest, r.Address = keys, "192.0.2.3" },
 	} {
-		if _, err := f.join(t, change); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
+		if _, err := f.join(t, change); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN ||
+			!strings.Contains(err.Error(), "make a new one with `windlass host token`") {
 			t.Errorf("a used token with %s: %v", name, err)
 		}
 	}
@@ -154,7 +155,8 @@ func TestATokenThatIsNotValidIsRefused(t *testing.T) {
 		"no proof":      func(r *machinev1.JoinHostRequest) { r.Proof = nil },
 		"time":          func(*machinev1.JoinHostRequest) { f.clock = f.clock.Add(10 * time.Minute) },
 	} {
-		if out, err := f.join(t, change); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
+		if out, err := f.join(t, change); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN ||
+			!strings.Contains(err.Error(), "make a new one with `windlass host token`") {
 			t.Errorf("%s: %v, %v", name, out, err)
 		}
 	}

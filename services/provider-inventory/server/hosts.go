@@ -12,6 +12,7 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -67,12 +68,30 @@ func (s *Hosts) RegisterHost(ctx context.Context, r *hostv1.RegisterHostRequest)
 
 // CordonHost makes a host unschedulable.
 func (s *Hosts) CordonHost(ctx context.Context, r *hostv1.CordonHostRequest) (*hostv1.Host, error) {
-	return s.schedulable(ctx, r.GetName(), true, r.GetReason())
+	h, err := s.schedulable(ctx, r.GetName(), true, r.GetReason())
+	if err == nil {
+		s.event(ctx, h, events.Normal, "HostCordoned", "No machine claims the host", r.GetReason())
+	}
+	return h, err
 }
 
 // UncordonHost makes a host schedulable again.
 func (s *Hosts) UncordonHost(ctx context.Context, r *hostv1.UncordonHostRequest) (*hostv1.Host, error) {
-	return s.schedulable(ctx, r.GetName(), false, "")
+	h, err := s.schedulable(ctx, r.GetName(), false, "")
+	if err == nil {
+		s.event(ctx, h, events.Normal, "HostUncordoned", "Machines may claim the host again", "")
+	}
+	return h, err
+}
+
+// event records what the caller did to a host, and why.
+func (s *Hosts) event(ctx context.Context, h *hostv1.Host, typ, reason, effect, why string) {
+	caller, _ := identity.CallerFrom(ctx)
+	text := fmt.Sprintf("%s, by order of user %q", effect, caller.User)
+	if why != "" {
+		text += ": " + why
+	}
+	s.Events.Event(h, typ, reason, text)
 }
 
 func (s *Hosts) schedulable(ctx context.Context, name string, not bool, reason string) (*hostv1.Host, error) {
@@ -89,7 +108,7 @@ func (s *Hosts) FenceHost(ctx context.Context, r *hostv1.FenceHostRequest) (*hos
 	if err != nil {
 		return nil, err
 	}
-	return s.Records.Change(ctx, r.GetName(), r.GetUid(), func(h *hostv1.Host) (records.Change, error) {
+	h, err := s.Records.Change(ctx, r.GetName(), r.GetUid(), func(h *hostv1.Host) (records.Change, error) {
 		now := s.Now().UTC()
 		status, err := plan.Fence(h, s.answered(r.GetName()), caller.User, r.GetReason(), now)
 		if err != nil {
@@ -101,6 +120,11 @@ func (s *Hosts) FenceHost(ctx context.Context, r *hostv1.FenceHostRequest) (*hos
 		}
 		return c, nil
 	})
+	if err == nil {
+		s.event(ctx, h, events.Warning, "HostFenced", "The host counts as off, and its machine has no instance any more",
+			r.GetReason())
+	}
+	return h, err
 }
 
 // answered reports whether the agent of a host sent a message lately, or attends. Of a Lost one, a message that is

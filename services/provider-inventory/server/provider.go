@@ -15,6 +15,7 @@ import (
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -27,9 +28,6 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 )
 
-// hostsAgain is after which time a machine that found no host asks again: a host may have joined or been wiped.
-const hostsAgain = 5 * time.Second
-
 // maxToken is the longest request token; it is part of a key in etcd. A uid has 36 bytes.
 const maxToken = 256
 
@@ -39,6 +37,7 @@ type Config struct {
 	Records  *records.Records
 	Agents   *attend.Registry
 	Silence  time.Duration // of an agent, after which its host is Lost
+	Events   events.Sink
 	Now      func() time.Time
 	Gateways func() []string // endpoints of the cluster's gateways
 	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
@@ -50,6 +49,7 @@ type Config struct {
 type Provider struct {
 	providerv1.UnimplementedProviderServiceServer
 	Config
+	waiting waiting
 }
 
 // NewProvider returns the server of machine-api's calls.
@@ -127,8 +127,9 @@ func (s *Provider) create(ctx context.Context, r *providerv1.CreateInstanceReque
 	}
 	choice := plan.Choose(ask, s.Records.Hosts.All())
 	if choice.Host == nil {
-		return nil, rpcerr.TooMany(choice.WaitsFor(), hostsAgain)
+		return nil, rpcerr.TooMany(choice.WaitsFor(), s.waiting.add(token, s.Now()))
 	}
+	s.waiting.remove(token)
 	h, err := s.claim(ctx, choice.Host, r, fence)
 	return plan.Instance(h), err
 }

@@ -48,7 +48,7 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,
 	})
 	cfg := server.Config{
-		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Now: time.Now,
+		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now,
 		Gateways: func() []string { return gateways(p, opts.Host) },
 		Forget:   func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
 		Expect:   func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },

@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -58,6 +60,23 @@ func TestAMachineHasAHostFromItsClaimToItsWipe(t *testing.T) {
 	}
 	if again := r.create("m2"); again.GetProviderId() == i.GetProviderId() {
 		t.Errorf("provider id %s was given again", again.GetProviderId())
+	}
+}
+
+func TestTheMoreMachinesWaitTheLongerEachDoes(t *testing.T) {
+	in := newInventory(t, long)
+	r := in.start().leads()
+	r.register("h1", "192.0.2.1", "a")
+	var last time.Duration
+	for i := range 200 {
+		_, err := r.provider.CreateInstance(t.Context(), request(fmt.Sprint("m", i), 1))
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatal(err)
+		}
+		last = rpcerr.Retry(err)
+	}
+	if last != 10*time.Second {
+		t.Errorf("the last of 200 machines asks again after %v, want 10s", last)
 	}
 }
 
@@ -342,6 +361,42 @@ func TestAHostThatAttendsAgainDoesNotFlap(t *testing.T) {
 		t.Errorf("after %q the host is %s", phases, phase)
 	case <-time.After(200 * time.Millisecond):
 	}
+}
+
+func TestWhatUsersDoToAHostIsAnEventOfIt(t *testing.T) {
+	in := newInventory(t, long)
+	r := in.start().leads()
+	r = r.silent(r.join("h1", "192.0.2.1"))
+	if _, err := r.hosts.CordonHost(t.Context(), &hostv1.CordonHostRequest{Name: "h1", Reason: "new disk"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.hosts.UncordonHost(t.Context(), &hostv1.UncordonHostRequest{Name: "h1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.hosts.FenceHost(t.Context(), &hostv1.FenceHostRequest{Name: "h1", Reason: "unplugged"}); err != nil {
+		t.Fatal(err)
+	}
+	const by = `, by order of user "alice"`
+	want := map[string]string{
+		"HostCordoned":   "No machine claims the host" + by + ": new disk",
+		"HostUncordoned": "Machines may claim the host again" + by,
+		"HostFenced":     "The host counts as off, and its machine has no instance any more" + by + ": unplugged",
+	}
+	client := eventv1.NewEventServiceClient(in.ground.Dial(r.address, servetest.Admin()))
+	servetest.Await(t, func() string {
+		list, err := client.ListEvents(t.Context(), &eventv1.ListEventsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, e := range list.GetItems() {
+			if _, is := want[e.GetReason()]; is && e.GetInvolvedObject().GetKind() == "Host" &&
+				e.GetInvolvedObject().GetName() == "h1" {
+				got[e.GetReason()] = e.GetMessage()
+			}
+		}
+		return cmp.Diff(want, got)
+	})
 }
 
 func TestAnAdministratorConfirmsThatAHostIsOff(t *testing.T) {

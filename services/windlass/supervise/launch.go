@@ -43,6 +43,9 @@ var errRelaunch = errors.New("this program is started from another executable")
 // launched reports whether `windlass host run` is two processes here, of which one starts the other one.
 func launched(c *cluster.Cluster) bool { return c.Member != nil && !c.Member.Worker }
 
+// IsChild reports whether this process was started by another `windlass host run`. Host forgets that.
+func IsChild() bool { return os.Getenv(ownPath) != "" }
+
 // Host runs the programs of a host until ctx ends. On a control-plane host they are run by a process of its own, which
 // releases bring and which this one starts: an executable that does not come up could not go back by itself.
 func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode int, err error) {

@@ -1,4 +1,4 @@
-// Package audit makes the command audit, which verifies audit logs.
+// Package audit makes the command audit, which shows and verifies audit logs.
 package audit
 
 import (
@@ -19,7 +19,8 @@ const (
 
 // New returns the command audit.
 func New(e *session.Env) *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "Verify the audit logs"}
+	cmd := &cobra.Command{Use: "audit", Short: "Show and verify the audit logs"}
+	addShow(cmd, e)
 	cmd.AddCommand(newVerify(e))
 	return cmd
 }
@@ -38,7 +39,7 @@ The exit code is 0 if all logs are intact, 1 if a log is broken (its first wrong
 and 2 if a log cannot be read or none is found. All logs are verified in each case.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				c, err := e.Cluster()
+				c, err := e.ClusterHere()
 				if err != nil {
 					fmt.Fprintln(e.Err, "error:", err)
 					return failure.Exit{Code: exitUnread}

@@ -26,7 +26,7 @@ func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "auth", Short: "Inspect your access; issue, revoke and rotate credentials",
 	}
-	cmd.AddCommand(newCanI(e), NewWhoami(e), NewIssue(e, e.Cluster), newRevoke(e),
+	cmd.AddCommand(newCanI(e), NewWhoami(e), NewIssue(e, e.ClusterHere), newRevoke(e),
 		NewRotate(e, func() (*cluster.Cluster, error) { return clusterToRotate(e) }))
 	return cmd
 }

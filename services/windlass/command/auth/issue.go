@@ -86,6 +86,11 @@ func handOver(e *session.Env, c *cluster.Cluster, g cluster.Grant, issued cluste
 	switch {
 	case g.Token:
 		fmt.Fprintf(e.Err, "bearer token of %s, %s\n", g.User, until)
+		if c.Member != nil {
+			fmt.Fprintf(e.Err,
+				"Warning: only the gateway of host %s accepts it. Append the last line of %s to that file of the "+
+					"other control-plane hosts.\n", c.Member.Name, c.TokensFile())
+		}
 		_, err := fmt.Fprintln(e.Out, issued.Token)
 		return err
 	case out == "-":

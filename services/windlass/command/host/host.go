@@ -172,9 +172,24 @@ func run(ctx context.Context, e *session.Env, dir string) error {
 	if err := cluster.CheckLocal(c.Host()); err != nil { // at boot it may come later than the programs
 		log.WarnContext(ctx, "programs are started again until the address is there", "error", err)
 	}
+	child := supervise.IsChild()
 	code, err := supervise.Host(ctx, c, log)
+	if ctx.Err() != nil && !child {
+		fmt.Fprintln(e.Err, runsOn(c, dirOption(dir)))
+	}
 	if err == nil && code != 0 {
 		return failure.Exit{Code: code}
 	}
 	return err
+}
+
+// runsOn says what runs on after `windlass host run` has ended, and how to end it. dirOption is the flag of the host's
+// directory.
+func runsOn(c *cluster.Cluster, dirOption string) string {
+	what, them := "its machine runs on", "it"
+	if !c.Member.Worker {
+		what, them = "its machine and its programs ("+strings.Join(c.Programs(), ", ")+") run on", "them"
+	}
+	return fmt.Sprintf("host %s: %s. `windlass host run%[3]s` takes %[4]s over, `windlass host stop%[3]s` ends %[4]s.",
+		c.Member.Name, what, dirOption, them)
 }

@@ -29,6 +29,20 @@ func (e *Env) Cluster() (*cluster.Cluster, error) {
 	return c, err
 }
 
+// ClusterHere returns the selected cluster on this machine, or else the one of which this machine is a host, unless a
+// cluster is named.
+func (e *Env) ClusterHere() (*cluster.Cluster, error) {
+	c, err := e.Cluster()
+	if !errors.Is(err, cluster.ErrNone) || e.Target.Cluster != "" || os.Getenv(client.EnvCluster) != "" {
+		return c, err
+	}
+	h, hostErr := cluster.OpenHost(cluster.HostDir())
+	if errors.Is(hostErr, cluster.ErrNone) {
+		return nil, err
+	}
+	return h, hostErr
+}
+
 // NameFlag returns the flag that selects a cluster, with a leading space; "" for the default cluster.
 func NameFlag(c *cluster.Cluster) string {
 	if c.Name == cluster.DefaultName {
