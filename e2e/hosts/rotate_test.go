@@ -88,7 +88,8 @@ func testRotation(t *testing.T, f *fleet) {
 			t.Errorf("calls that failed: %q", failed)
 		}
 		f.kept(made, planes...)
-		// What was opened with a certificate of the former authority is closed: another connection is not.
+		// All connections of certificates of the former authority are closed now, also those between the programs: calls
+		// may fail for some seconds, and nothing that was acknowledged is lost.
 		writer = h2.write("finish")
 		writer.Progress()
 		out, code = h2.here("auth", "rotate", "api", "--finish")
@@ -96,10 +97,7 @@ func testRotation(t *testing.T, f *fleet) {
 			t.Fatalf("exit code %d: %s", code, out)
 		}
 		writer.Progress()
-		made, failed = writer.End()
-		if failed = slices.DeleteFunc(failed, ended); len(failed) > 0 {
-			t.Errorf("calls that failed: %q", failed)
-		}
+		made, _ = writer.End()
 		f.kept(made, planes...)
 		f.rotated(topology.APIAuthority, former, planes...)
 		if ca := w.file("node/pki/ca.crt"); ca != h2.file("pki/windlass-ca.crt") {
