@@ -89,6 +89,7 @@ func TestThreeHosts(t *testing.T) {
 	testLosses(t, f)
 	testMachines(t, f)
 	testUpdate(t, f)
+	testRotation(t, f)
 	run(t, "stop ends all programs", func(t *testing.T) {
 		h3 := f.hosts[2]
 		out := h3.must("host", "stop", "--dir", h3.dir)

@@ -257,6 +257,29 @@ func usages(r Request) (list []x509.ExtKeyUsage) {
 	return list
 }
 
+// SignStatement signs a statement by the authority's key. purpose keeps statements of different kinds apart, and from
+// certificates.
+func (a *Authority) SignStatement(purpose string, statement []byte) ([]byte, error) {
+	return ecdsa.SignASN1(rand.Reader, a.key, statementHash(purpose, statement))
+}
+
+// CheckStatement returns an error unless the authority signed the statement for that purpose.
+func (a *Authority) CheckStatement(purpose string, statement, signature []byte) error {
+	if !ecdsa.VerifyASN1(&a.key.PublicKey, statementHash(purpose, statement), signature) {
+		return fmt.Errorf("%s: not signed by authority %q", purpose, a.name)
+	}
+	return nil
+}
+
+func statementHash(purpose string, statement []byte) []byte {
+	text := sha256.Sum256(statement)
+	sum := sha256.Sum256(append([]byte("windlass statement\x00"+purpose+"\x00"), text[:]...))
+	return sum[:]
+}
+
+// KeyPEM returns the authority's key, as stored in its file.
+func (a *Authority) KeyPEM() ([]byte, error) { return encodeKey(a.key) }
+
 // Pool returns a new pool that trusts this authority alone.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()

@@ -11,6 +11,15 @@ import (
 // Issued reports whether the authority signed a certificate, whatever the time.
 func (a *Authority) Issued(cert *x509.Certificate) bool { return issued(a.cert, cert) }
 
+// IssuedBy reports whether the authority whose certificate is given in PEM signed a certificate, whatever the time.
+func IssuedBy(caPEM []byte, cert *x509.Certificate) (bool, error) {
+	certs, err := parseCertificates(caPEM)
+	if err != nil {
+		return false, err
+	}
+	return issued(certs[0], cert), nil
+}
+
 func issued(ca, cert *x509.Certificate) bool {
 	return bytes.Equal(cert.RawIssuer, ca.RawSubject) && cert.CheckSignatureFrom(ca) == nil
 }

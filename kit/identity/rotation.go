@@ -2,9 +2,11 @@ package identity
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,6 +78,58 @@ func PrepareRotation(dir, name string, lifetime time.Duration) error {
 	}
 	next.name = nextName(name)
 	return next.Save(dir) // the key first: with the certificate the step is done
+}
+
+// AdoptNext makes an authority that another host prepared the next one here. It does nothing if it is, and replaces one
+// that signs nothing yet: of two hosts that prepared one, only one began the rotation. certPEM and keyPEM must belong
+// together.
+func AdoptNext(dir, name string, certPEM, keyPEM []byte) error {
+	step, err := Rotation(dir, name)
+	if err != nil {
+		return err
+	}
+	nextCert, nextKey := authorityFiles(dir, nextName(name))
+	switch have, err := os.ReadFile(nextCert); {
+	case step == Prepared && err == nil && bytes.Equal(have, certPEM):
+		return nil
+	case step != Steady && step != Prepared:
+		return fmt.Errorf("authority %q: a rotation is under way here (%s)", name, step)
+	}
+	if there, err := exists(activatingFile(dir, name)); there || err != nil {
+		return errors.Join(err, fmt.Errorf("authority %q: another one is about to sign", name))
+	}
+	if err := checkPair(certPEM, keyPEM); err != nil {
+		return fmt.Errorf("next authority %q: %w", name, err)
+	}
+	// Without the certificate there is no next one: the key never belongs to another certificate.
+	if err := os.Remove(nextCert); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := renameio.WriteFile(nextKey, keyPEM, 0o600); err != nil {
+		return err
+	}
+	return renameio.WriteFile(nextCert, certPEM, 0o644)
+}
+
+// checkPair returns an error unless a key is that of an authority's certificate.
+func checkPair(certPEM, keyPEM []byte) error {
+	certs, err := parseCertificates(certPEM)
+	if err != nil {
+		return err
+	}
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return errors.New("the key is not in PEM")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return err
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || len(certs) != 1 || !certs[0].IsCA || !key.PublicKey.Equal(certs[0].PublicKey) {
+		return errors.New("the key is not that of the certificate")
+	}
+	return nil
 }
 
 // ActivateRotation puts the next authority in the place of the former, whose key is destroyed. It does nothing if that

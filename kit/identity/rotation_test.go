@@ -153,3 +153,79 @@ func greet(creds credentials.TransportCredentials, server *tls.Config, address s
 	}
 	return <-accepted, err
 }
+
+func TestAnotherHostsNextAuthorityIsAdopted(t *testing.T) {
+	dir := t.TempDir()
+	if err := authority(t, time.Hour).Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	pair := func() (certPEM, keyPEM []byte) {
+		a := authority(t, time.Hour)
+		keyPEM, err := a.KeyPEM()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.PEM(), keyPEM
+	}
+	if err := PrepareRotation(dir, "windlass", time.Hour); err != nil { // of a command that lost to another host's
+		t.Fatal(err)
+	}
+	cert, key := pair()
+	_, otherKey := pair()
+	if err := AdoptNext(dir, "windlass", cert, otherKey); err == nil {
+		t.Error("a key of another certificate is adopted")
+	}
+	// A directory in the place of the certificate makes its write fail, where a death would have prevented it.
+	certPath := filepath.Join(dir, "windlass-next-ca.crt")
+	if err := os.Remove(certPath); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(certPath, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(certPath, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := AdoptNext(dir, "windlass", cert, key); err == nil {
+		t.Fatal("AdoptNext succeeded")
+	}
+	if err := os.RemoveAll(certPath); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := AdoptNext(dir, "windlass", cert, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := NextAuthority(dir, "windlass")
+	if err != nil || !bytes.Equal(next.PEM(), cert) {
+		t.Fatalf("the next authority is another one: %v", err)
+	}
+	if err := ActivateRotation(dir, "windlass"); err != nil {
+		t.Fatal(err)
+	}
+	if err := AdoptNext(dir, "windlass", cert, key); err == nil {
+		t.Error("an authority is adopted while the former one is trusted")
+	}
+}
+
+func TestAStatementIsOfOneAuthorityAndPurpose(t *testing.T) {
+	a, b := authority(t, time.Hour), authority(t, time.Hour)
+	sig, err := a.SignStatement("one", []byte("text"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.CheckStatement("one", []byte("text"), sig); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"another purpose":   a.CheckStatement("two", []byte("text"), sig),
+		"another text":      a.CheckStatement("one", []byte("texts"), sig),
+		"another authority": b.CheckStatement("one", []byte("text"), sig),
+		"no signature":      a.CheckStatement("one", []byte("text"), nil),
+	} {
+		if err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}

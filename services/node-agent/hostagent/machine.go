@@ -37,6 +37,7 @@ type Config struct {
 	EndContainers func(ctx context.Context, podsDir string) error
 	Files         identity.Files // certificate of the host
 	Renews        bool           // the certificate is renewed by the cluster, not by an authority on this host
+	Certificates  Certificates   // what is asked of the certificates; nil on a host that has no authority
 	Gateway       string         // of this host, which is preferred; empty if it has none
 	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
 	Log           *slog.Logger

@@ -116,6 +116,20 @@ func (s *Store) Renew(ctx context.Context, conn *gateway.Conn, name string, log 
 	return nil
 }
 
+// RenewNow renews the certificates at once, for another process than the agent's. That one takes them from the disk.
+func (s *Store) RenewNow(ctx context.Context, log *slog.Logger) error {
+	n, err := s.Node()
+	if err != nil {
+		return err
+	}
+	conn, err := s.Dial(log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return s.renew(ctx, conn, n.Name, log)
+}
+
 func (s *Store) renew(ctx context.Context, conn *gateway.Conn, name string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()

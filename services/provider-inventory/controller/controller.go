@@ -26,6 +26,8 @@ const (
 	resealEvery = 10 * time.Second // as kit/resource does
 	tokens      = "tokens"         // the only key of the loop that sweeps them
 	bootstraps  = "bootstraps"     // the only key of the loop that encrypts them again
+	rotation    = "rotation"       // the only key of the loop that takes the steps of one
+	rotateEvery = time.Second      // is short compared with a step, and one read of etcd
 )
 
 // Config is what a controller works with; nothing in it may be nil or zero.
@@ -57,6 +59,9 @@ func New(cfg Config) *Controller {
 	sweep.Begin(func() []string { return []string{tokens} })
 	reseal := c.loops.Loop(bootstraps, 1, c.Reseal)
 	reseal.Begin(func() []string { return []string{bootstraps} })
+	rotations := c.loops.Loop(rotation, 1, c.Rotate)
+	rotations.Begin(func() []string { return []string{rotation} })
+	rotations.Needs(cfg.Records.Hosts)
 	return c
 }
 
@@ -111,6 +116,32 @@ func (c *Controller) Sweep(ctx context.Context, _ string) (time.Time, error) {
 // Reseal encrypts bootstraps again after a rotation of the record keys.
 func (c *Controller) Reseal(ctx context.Context, _ string) (time.Time, error) {
 	return c.Now().Add(resealEvery), c.Records.Reseal(ctx)
+}
+
+// Rotate takes the next step of a rotation once all hosts have completed the present one.
+func (c *Controller) Rotate(ctx context.Context, _ string) (time.Time, error) {
+	again := c.Now().Add(rotateEvery)
+	r, revision, err := c.Records.Rotation(ctx)
+	if err != nil || r == nil {
+		return again, err
+	}
+	if err := c.Records.Hosts.CatchUp(ctx); err != nil { // a host that has just joined has to follow, too
+		return again, err
+	}
+	p := plan.Rotate(plan.RotationView{Now: c.Now(), Rotation: r, Hosts: c.Records.Hosts.All()})
+	switch p.Verb {
+	case plan.AdvanceRotation:
+		err = c.Records.PutRotation(ctx, p.Next, revision)
+	case plan.FinishRotation:
+		err = c.Records.EndRotation(ctx, revision)
+	default:
+		return again, nil
+	}
+	if err == nil {
+		c.Log.InfoContext(ctx, "rotation of an authority", "authority", r.GetAuthority(), "action", p.Verb, "step",
+			p.Next.GetStep().String(), "reason", p.Reason)
+	}
+	return again, err
 }
 
 // report records that the phase of a host changed.

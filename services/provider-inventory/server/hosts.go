@@ -191,26 +191,13 @@ func (s *Hosts) AttendHost(stream grpc.BidiStreamingServer[hostv1.AttendHostRequ
 		return err
 	}
 	ctx, name := stream.Context(), first.GetName()
-	caller, _ := identity.CallerFrom(ctx)
-	if own, ok := caller.Host(); !ok || own != name {
-		return rpcerr.Forbidden(fmt.Sprintf("%q does not speak for host %q: only the host's own agent does", caller.User,
-			name))
-	}
-	if ctx, err = s.current(ctx); err != nil {
+	ctx, h, err := s.itself(ctx, name)
+	if err != nil {
 		return err
-	}
-	h, ok := s.Records.Hosts.Lookup("", name)
-	if !ok {
-		return rpcerr.NotFound("Host", name)
 	}
 	uid := h.GetMetadata().GetUid()
 	if first.GetFacts() == nil { // they say which machine's files the host has
 		return rpcerr.Invalid(object.Fault{Path: "facts", Description: "is required in the first message"})
-	}
-	if caller.UID != uid {
-		return rpcerr.Forbidden(
-			fmt.Sprintf("the certificate is of an earlier host %q: it was removed, and joins again by a token",
-				name))
 	}
 	s.Agents.Received(name) // before it is stored that the host is no longer Lost
 	if err := s.received(ctx, uid, first); err != nil {

@@ -527,7 +527,10 @@ func TestCallsForTheLeaderAreMarked(t *testing.T) {
 		},
 		{
 			hostv1.File_windlass_host_v1_host_service_proto.Services().ByName("HostService"),
-			[]string{"RegisterHost", "CordonHost", "UncordonHost", "FenceHost", "RemoveHost", "AttendHost"},
+			[]string{
+				"RegisterHost", "CordonHost", "UncordonHost", "FenceHost", "RemoveHost", "AttendHost", "RenewHostCertificates",
+				"StartRotation", "PlanRotation", "SyncCertificates",
+			},
 		},
 	} {
 		for i := range c.service.Methods().Len() {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -85,8 +87,27 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	if err := c.trust(as); err != nil {
 		return made, err
 	}
-	renewed, err := c.renew(as, now)
-	return made + renewed, errors.Join(err, c.makeLaterRecordKeys(), c.checkRecordKeys())
+	renewed, err := c.renew(as, func(a identity.Trust, cert *x509.Certificate) bool {
+		// One that is not valid yet was made while the host's clock was ahead.
+		return !a.Issued(cert) || now.Before(cert.NotBefore) || !now.Before(renewAt(cert))
+	})
+	return made + len(renewed), errors.Join(err, c.makeLaterRecordKeys(), c.checkRecordKeys())
+}
+
+// RenewCertificates renews all certificates on this disk now, whatever their age, and returns them by path.
+func (c *Cluster) RenewCertificates() ([]Certificate, error) {
+	unlock, err := c.lockPKI()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	as, err := c.authorities()
+	if err != nil {
+		return nil, err
+	}
+	renewed, err := c.renew(as, func(identity.Trust, *x509.Certificate) bool { return true })
+	slices.SortFunc(renewed, func(a, b Certificate) int { return cmp.Compare(a.Path, b.Path) })
+	return renewed, err
 }
 
 // sealing returns the names of the services that seal records of theirs.
@@ -399,29 +420,44 @@ func (c *Cluster) trust(as map[string]identity.Trust) error {
 	})
 }
 
-// renew signs every certificate of the cluster again whose time has come or is not now, or which a former authority
-// signed. The keys stay.
-func (c *Cluster) renew(as map[string]identity.Trust, now time.Time) (int, error) {
-	renewed := 0
+// renew signs every certificate of the cluster again that is due, given the authority that knows it, and returns the
+// new ones. The keys stay.
+func (c *Cluster) renew(as map[string]identity.Trust, due func(identity.Trust, *x509.Certificate) bool) ([]Certificate,
+	error,
+) {
+	var renewed []Certificate
 	err := c.leaves(func(path string, cert *x509.Certificate) error {
 		for _, a := range as {
 			if !a.Knows(cert) {
 				continue
 			}
-			// One that is not valid yet was made while the host's clock was ahead.
-			if a.Issued(cert) && !now.Before(cert.NotBefore) && now.Before(renewAt(cert)) {
+			if !due(a, cert) {
 				return nil
 			}
 			next, err := a.Renew(cert)
 			if err != nil {
 				return err
 			}
-			renewed++
-			return renameio.WriteFile(path, next, 0o600)
+			if err := renameio.WriteFile(path, next, 0o600); err != nil {
+				return err
+			}
+			now, err := readLeaf(path)
+			if err == nil && now != nil {
+				renewed = append(renewed, Certificate{Path: c.below(path), NotAfter: now.NotAfter})
+			}
+			return err
 		}
 		return nil
 	})
 	return renewed, err
+}
+
+// below returns a path below the cluster's directory.
+func (c *Cluster) below(path string) string {
+	if rel, err := filepath.Rel(c.dir, path); err == nil {
+		return rel
+	}
+	return path
 }
 
 func ignoreMissing(err error) error {
@@ -431,8 +467,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Expiring is a certificate of the cluster that was not renewed in time.
-type Expiring struct {
+// Certificate is a certificate of the cluster.
+type Certificate struct {
 	Path     string // below the cluster's directory
 	NotAfter time.Time
 }
@@ -440,12 +476,12 @@ type Expiring struct {
 // Expiring returns the certificates of services, machines and the administrator that have less than 5 % of their life
 // left or have expired. They are renewed at 90 % at the latest, so there are some only if nothing renews them: the
 // supervisor of `windlass up` is not running.
-func (c *Cluster) Expiring(now time.Time) ([]Expiring, error) {
-	var out []Expiring
+func (c *Cluster) Expiring(now time.Time) ([]Certificate, error) {
+	var out []Certificate
 	err := c.leaves(func(path string, cert *x509.Certificate) error {
 		life := cert.NotAfter.Sub(identity.IssuedAt(cert))
 		if now.After(cert.NotAfter.Add(-life / 20)) {
-			out = append(out, Expiring{Path: path, NotAfter: cert.NotAfter})
+			out = append(out, Certificate{Path: path, NotAfter: cert.NotAfter})
 		}
 		return nil
 	})

@@ -2,7 +2,11 @@ package cluster
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -97,4 +101,104 @@ func (c *Cluster) ProbeTLS(name, host string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13, RootCAs: shown.Pool(), ServerName: host,
 		Certificates: []tls.Certificate{pair},
 	}, nil
+}
+
+// RotationState is how far the rotation of an authority has come on this disk.
+type RotationState struct {
+	Step    identity.RotationStep
+	Signing []byte // certificate of the authority that signs, in PEM
+	Next    []byte // that of the one that was prepared; nil if none was
+	Trust   string // hash of the authorities that all files of programs and machines trust; empty if they differ
+	Others  int    // certificates on this disk that another authority than Signing has signed
+}
+
+// RotationState reads how far the rotation of an authority has come on this disk.
+func (c *Cluster) RotationState(name string) (RotationState, error) {
+	unlock, err := c.lockPKI()
+	if err != nil {
+		return RotationState{}, err
+	}
+	defer unlock()
+	dir := c.Dir("pki")
+	if err := identity.CompleteActivation(dir, name); err != nil {
+		return RotationState{}, err
+	}
+	step, err := identity.Rotation(dir, name)
+	if err != nil {
+		return RotationState{}, err
+	}
+	trust, err := identity.LoadTrust(dir, name)
+	if err != nil {
+		return RotationState{}, err
+	}
+	out := RotationState{Step: step, Signing: trust.PEM()}
+	if step == identity.Prepared {
+		next, err := identity.NextAuthority(dir, name)
+		if err != nil {
+			return out, err
+		}
+		out.Next = next.PEM()
+	}
+	if out.Trust, err = c.trusted(name, trust); err != nil {
+		return out, err
+	}
+	err = c.leaves(func(_ string, cert *x509.Certificate) error {
+		if trust.Knows(cert) && !trust.Issued(cert) {
+			out.Others++
+		}
+		return nil
+	})
+	return out, err
+}
+
+// trusted returns the hash of what all files of the cluster trust of an authority; empty if they differ. own is what
+// this host has to trust.
+func (c *Cluster) trusted(name string, own identity.Trust) (string, error) {
+	hash, err := identity.TrustHash(own.Bundle())
+	if err != nil {
+		return "", err
+	}
+	same := func(bundle []byte) {
+		if other, err := identity.TrustHash(bundle); err != nil || other != hash {
+			hash = ""
+		}
+	}
+	for _, s := range c.services() {
+		if !slices.Contains(s.Signs, name) {
+			continue
+		}
+		copied, err := identity.LoadTrust(c.Service(s.Name, "pki"), name)
+		if err != nil {
+			return "", err
+		}
+		same(copied.Bundle())
+	}
+	err = c.files(func(path string) error {
+		if bundleFiles[filepath.Base(path)] != name {
+			return nil
+		}
+		bundle, err := os.ReadFile(path)
+		if err == nil {
+			same(bundle)
+		}
+		return ignoreMissing(err)
+	})
+	return hash, err
+}
+
+// AdoptNext makes an authority that another host prepared the next one here, as PrepareRotation does with one of its
+// own.
+func (c *Cluster) AdoptNext(name string, certPEM, keyPEM []byte) error {
+	return c.rotate(func(dir string) error { return identity.AdoptNext(dir, name, certPEM, keyPEM) })
+}
+
+// MachineJoins reports whether this host has a machine that has not joined the cluster yet: it knows the authorities
+// that were trusted when it was claimed.
+func (c *Cluster) MachineJoins() (bool, error) {
+	has, err := exists(c.Dir("node", "machine.json"))
+	if err != nil || !has {
+		return false, err
+	}
+	joined, err := exists(c.Dir("node", "pki", "agent.crt"))
+	return !joined, err
 }

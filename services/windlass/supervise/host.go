@@ -22,6 +22,7 @@ import (
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/rotation"
 )
 
 // resumePatience is how long the programs wait for the machine.
@@ -44,7 +45,11 @@ func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger)
 		PodUsers: c.PodUsers(), Supervisor: s, Files: c.HostFiles(), Renews: true, GatewaysFile: c.GatewaysFile(), Log: log,
 	}
 	if !c.Member.Worker {
-		cfg.Gateway, cfg.Renews = c.Gateway(), false
+		follower, err := rotation.NewFollower(c, log)
+		if err != nil {
+			return err
+		}
+		cfg.Gateway, cfg.Renews, cfg.Certificates = c.Gateway(), false, follower
 	}
 	agent := nodeagent.NewHost(cfg)
 	programs, err := newPrograms(c, own, s, log)

@@ -236,7 +236,13 @@ type HostStatus struct {
 	// Total resources of the host, as quantities: cpu, memory and others.
 	Capacity map[string]*structpb.Value `protobuf:"bytes,17,rep,name=capacity,proto3" json:"capacity,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Addresses that the agent reported.
-	Addresses     []*v11.NodeAddress `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []*v11.NodeAddress `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// What the host reported of its certificates; absent before its first report.
+	Certificates *HostCertificates `protobuf:"bytes,19,opt,name=certificates,proto3" json:"certificates,omitempty"`
+	// ID of the renewal of certificates that was requested last; empty without one.
+	RenewalId *string `protobuf:"bytes,20,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
+	// When that renewal was requested.
+	RenewalTime   *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=renewal_time,json=renewalTime,proto3" json:"renewal_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -397,6 +403,210 @@ func (x *HostStatus) GetAddresses() []*v11.NodeAddress {
 	return nil
 }
 
+func (x *HostStatus) GetCertificates() *HostCertificates {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *HostStatus) GetRenewalId() string {
+	if x != nil && x.RenewalId != nil {
+		return *x.RenewalId
+	}
+	return ""
+}
+
+func (x *HostStatus) GetRenewalTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewalTime
+	}
+	return nil
+}
+
+// What a host reported of its certificates.
+type HostCertificates struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the rotation that the next five fields are about; empty without one.
+	RotationId *string `protobuf:"bytes,1,opt,name=rotation_id,json=rotationID,proto3,oneof" json:"rotation_id,omitempty"`
+	// Step of the rotation that is on the disk of the host: Steady, Prepared, Activated or Retired. A worker has none.
+	Step *string `protobuf:"bytes,2,opt,name=step,proto3,oneof" json:"step,omitempty"`
+	// Hash of the authorities that the programs of the host trust now; empty if not all trust the same.
+	Trust *string `protobuf:"bytes,3,opt,name=trust,proto3,oneof" json:"trust,omitempty"`
+	// The step of the rotation that the host has completed: Prepare, Activate or Retire; empty before the first.
+	Completed *string `protobuf:"bytes,4,opt,name=completed,proto3,oneof" json:"completed,omitempty"`
+	// What the host has not done yet of the present step, for people; at most 1024 characters.
+	Pending *string `protobuf:"bytes,5,opt,name=pending,proto3,oneof" json:"pending,omitempty"`
+	// Public key (HPKE, X25519) to which another host encrypts the key of the next authority; empty unless the host needs
+	// it.
+	SealingKey []byte `protobuf:"bytes,6,opt,name=sealing_key,json=sealingKey,proto3" json:"sealing_key,omitempty"`
+	// Signature of sealing_key by the key of the cluster's authority of services, which only control-plane hosts have.
+	SealingSignature []byte `protobuf:"bytes,7,opt,name=sealing_signature,json=sealingSignature,proto3" json:"sealing_signature,omitempty"`
+	// ID of the renewal that the host has carried out last; empty before the first.
+	RenewalId *string `protobuf:"bytes,8,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
+	// What that renewal renewed, ordered by name. At most 256.
+	Renewed []*HostCertificate `protobuf:"bytes,9,rep,name=renewed,proto3" json:"renewed,omitempty"`
+	// Why that renewal failed, for people; empty if it did not.
+	RenewalFailure *string `protobuf:"bytes,10,opt,name=renewal_failure,json=renewalFailure,proto3,oneof" json:"renewal_failure,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *HostCertificates) Reset() {
+	*x = HostCertificates{}
+	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostCertificates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostCertificates) ProtoMessage() {}
+
+func (x *HostCertificates) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostCertificates.ProtoReflect.Descriptor instead.
+func (*HostCertificates) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HostCertificates) GetRotationId() string {
+	if x != nil && x.RotationId != nil {
+		return *x.RotationId
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetStep() string {
+	if x != nil && x.Step != nil {
+		return *x.Step
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetTrust() string {
+	if x != nil && x.Trust != nil {
+		return *x.Trust
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetCompleted() string {
+	if x != nil && x.Completed != nil {
+		return *x.Completed
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetPending() string {
+	if x != nil && x.Pending != nil {
+		return *x.Pending
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetSealingKey() []byte {
+	if x != nil {
+		return x.SealingKey
+	}
+	return nil
+}
+
+func (x *HostCertificates) GetSealingSignature() []byte {
+	if x != nil {
+		return x.SealingSignature
+	}
+	return nil
+}
+
+func (x *HostCertificates) GetRenewalId() string {
+	if x != nil && x.RenewalId != nil {
+		return *x.RenewalId
+	}
+	return ""
+}
+
+func (x *HostCertificates) GetRenewed() []*HostCertificate {
+	if x != nil {
+		return x.Renewed
+	}
+	return nil
+}
+
+func (x *HostCertificates) GetRenewalFailure() string {
+	if x != nil && x.RenewalFailure != nil {
+		return *x.RenewalFailure
+	}
+	return ""
+}
+
+// A certificate of a host.
+type HostCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Path of its file below the directory of the host; at most 253 characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When it expires.
+	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostCertificate) Reset() {
+	*x = HostCertificate{}
+	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostCertificate) ProtoMessage() {}
+
+func (x *HostCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostCertificate.ProtoReflect.Descriptor instead.
+func (*HostCertificate) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *HostCertificate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HostCertificate) GetExpiryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiryTime
+	}
+	return nil
+}
+
 // A confirmation that a host is off.
 type HostFencing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -414,7 +624,7 @@ type HostFencing struct {
 
 func (x *HostFencing) Reset() {
 	*x = HostFencing{}
-	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +636,7 @@ func (x *HostFencing) String() string {
 func (*HostFencing) ProtoMessage() {}
 
 func (x *HostFencing) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +649,7 @@ func (x *HostFencing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostFencing.ProtoReflect.Descriptor instead.
 func (*HostFencing) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{3}
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HostFencing) GetBy() string {
@@ -499,8 +709,7 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\x04zone\x18\x02 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12!\n" +
 	"\aaddress\x18\x03 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\bR\runschedulable\x12;\n" +
-	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xa6\n" +
-	"\n" +
+	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xe0\v\n" +
 	"\n" +
 	"HostStatus\x12X\n" +
 	"\x05phase\x18\x01 \x01(\tB=\xbaH:r8R\x00R\tAvailableR\aClaimedR\x05InUseR\x06WipingR\vQuarantinedR\x04LostH\x00R\x05phase\x88\x01\x01\x12_\n" +
@@ -527,7 +736,11 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\ragent_version\x18\x10 \x01(\tH\vR\fagentVersion\x88\x01\x01\x12\xca\x01\n" +
 	"\bcapacity\x18\x11 \x03(\v2*.windlass.host.v1.HostStatus.CapacityEntryB\x81\x01\xbaH~\x9a\x01{*y\xba\x01v\n" +
 	"\bquantity\x12<must be a quantity: a number or a string such as 500m or 2Gi\x1a,type(this) == double || type(this) == stringR\bcapacity\x12;\n" +
-	"\taddresses\x18\x12 \x03(\v2\x1d.windlass.node.v1.NodeAddressR\taddresses\x1aS\n" +
+	"\taddresses\x18\x12 \x03(\v2\x1d.windlass.node.v1.NodeAddressR\taddresses\x12F\n" +
+	"\fcertificates\x18\x13 \x01(\v2\".windlass.host.v1.HostCertificatesR\fcertificates\x12\"\n" +
+	"\n" +
+	"renewal_id\x18\x14 \x01(\tH\fR\trenewalID\x88\x01\x01\x12=\n" +
+	"\frenewal_time\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\vrenewalTime\x1aS\n" +
 	"\rCapacityEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01B\b\n" +
@@ -546,7 +759,36 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\b_failureB\n" +
 	"\n" +
 	"\b_boot_idB\x10\n" +
-	"\x0e_agent_version\"\xa9\x01\n" +
+	"\x0e_agent_versionB\r\n" +
+	"\v_renewal_id\"\x8b\x05\n" +
+	"\x10HostCertificates\x12-\n" +
+	"\vrotation_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@H\x00R\n" +
+	"rotationID\x88\x01\x01\x12F\n" +
+	"\x04step\x18\x02 \x01(\tB-\xbaH*r(R\x00R\x06SteadyR\bPreparedR\tActivatedR\aRetiredH\x01R\x04step\x88\x01\x01\x12\"\n" +
+	"\x05trust\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@H\x02R\x05trust\x88\x01\x01\x12E\n" +
+	"\tcompleted\x18\x04 \x01(\tB\"\xbaH\x1fr\x1dR\x00R\aPrepareR\bActivateR\x06RetireH\x03R\tcompleted\x88\x01\x01\x12'\n" +
+	"\apending\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x04R\apending\x88\x01\x01\x12(\n" +
+	"\vsealing_key\x18\x06 \x01(\fB\a\xbaH\x04z\x02\x18@R\n" +
+	"sealingKey\x125\n" +
+	"\x11sealing_signature\x18\a \x01(\fB\b\xbaH\x05z\x03\x18\x80\x02R\x10sealingSignature\x12+\n" +
+	"\n" +
+	"renewal_id\x18\b \x01(\tB\a\xbaH\x04r\x02\x18@H\x05R\trenewalID\x88\x01\x01\x12F\n" +
+	"\arenewed\x18\t \x03(\v2!.windlass.host.v1.HostCertificateB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\arenewed\x126\n" +
+	"\x0frenewal_failure\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x06R\x0erenewalFailure\x88\x01\x01B\x0e\n" +
+	"\f_rotation_idB\a\n" +
+	"\x05_stepB\b\n" +
+	"\x06_trustB\f\n" +
+	"\n" +
+	"_completedB\n" +
+	"\n" +
+	"\b_pendingB\r\n" +
+	"\v_renewal_idB\x12\n" +
+	"\x10_renewal_failure\"l\n" +
+	"\x0fHostCertificate\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04name\x12;\n" +
+	"\vexpiry_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expiryTime\"\xa9\x01\n" +
 	"\vHostFencing\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12.\n" +
@@ -567,37 +809,43 @@ func file_windlass_host_v1_host_proto_rawDescGZIP() []byte {
 	return file_windlass_host_v1_host_proto_rawDescData
 }
 
-var file_windlass_host_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_windlass_host_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_windlass_host_v1_host_proto_goTypes = []any{
 	(*Host)(nil),                  // 0: windlass.host.v1.Host
 	(*HostSpec)(nil),              // 1: windlass.host.v1.HostSpec
 	(*HostStatus)(nil),            // 2: windlass.host.v1.HostStatus
-	(*HostFencing)(nil),           // 3: windlass.host.v1.HostFencing
-	nil,                           // 4: windlass.host.v1.HostStatus.CapacityEntry
-	(*v1.ObjectMeta)(nil),         // 5: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),    // 7: windlass.meta.v1.ObjectReference
-	(*v11.NodeAddress)(nil),       // 8: windlass.node.v1.NodeAddress
-	(*structpb.Value)(nil),        // 9: google.protobuf.Value
+	(*HostCertificates)(nil),      // 3: windlass.host.v1.HostCertificates
+	(*HostCertificate)(nil),       // 4: windlass.host.v1.HostCertificate
+	(*HostFencing)(nil),           // 5: windlass.host.v1.HostFencing
+	nil,                           // 6: windlass.host.v1.HostStatus.CapacityEntry
+	(*v1.ObjectMeta)(nil),         // 7: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),    // 9: windlass.meta.v1.ObjectReference
+	(*v11.NodeAddress)(nil),       // 10: windlass.node.v1.NodeAddress
+	(*structpb.Value)(nil),        // 11: google.protobuf.Value
 }
 var file_windlass_host_v1_host_proto_depIdxs = []int32{
-	5,  // 0: windlass.host.v1.Host.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	7,  // 0: windlass.host.v1.Host.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.host.v1.Host.spec:type_name -> windlass.host.v1.HostSpec
 	2,  // 2: windlass.host.v1.Host.status:type_name -> windlass.host.v1.HostStatus
-	6,  // 3: windlass.host.v1.HostStatus.last_transition_time:type_name -> google.protobuf.Timestamp
-	7,  // 4: windlass.host.v1.HostStatus.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	6,  // 5: windlass.host.v1.HostStatus.claim_time:type_name -> google.protobuf.Timestamp
-	3,  // 6: windlass.host.v1.HostStatus.fencing:type_name -> windlass.host.v1.HostFencing
-	4,  // 7: windlass.host.v1.HostStatus.capacity:type_name -> windlass.host.v1.HostStatus.CapacityEntry
-	8,  // 8: windlass.host.v1.HostStatus.addresses:type_name -> windlass.node.v1.NodeAddress
-	6,  // 9: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
-	7,  // 10: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	9,  // 11: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 3: windlass.host.v1.HostStatus.last_transition_time:type_name -> google.protobuf.Timestamp
+	9,  // 4: windlass.host.v1.HostStatus.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	8,  // 5: windlass.host.v1.HostStatus.claim_time:type_name -> google.protobuf.Timestamp
+	5,  // 6: windlass.host.v1.HostStatus.fencing:type_name -> windlass.host.v1.HostFencing
+	6,  // 7: windlass.host.v1.HostStatus.capacity:type_name -> windlass.host.v1.HostStatus.CapacityEntry
+	10, // 8: windlass.host.v1.HostStatus.addresses:type_name -> windlass.node.v1.NodeAddress
+	3,  // 9: windlass.host.v1.HostStatus.certificates:type_name -> windlass.host.v1.HostCertificates
+	8,  // 10: windlass.host.v1.HostStatus.renewal_time:type_name -> google.protobuf.Timestamp
+	4,  // 11: windlass.host.v1.HostCertificates.renewed:type_name -> windlass.host.v1.HostCertificate
+	8,  // 12: windlass.host.v1.HostCertificate.expiry_time:type_name -> google.protobuf.Timestamp
+	8,  // 13: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
+	9,  // 14: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	11, // 15: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_windlass_host_v1_host_proto_init() }
@@ -606,13 +854,14 @@ func file_windlass_host_v1_host_proto_init() {
 		return
 	}
 	file_windlass_host_v1_host_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_host_v1_host_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_host_v1_host_proto_rawDesc), len(file_windlass_host_v1_host_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

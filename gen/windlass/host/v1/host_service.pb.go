@@ -20,6 +20,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -31,6 +32,63 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// A step of a rotation. A host does the work of a step once all hosts have completed the one before.
+type Rotation_Step int32
+
+const (
+	// No step.
+	Rotation_STEP_UNSPECIFIED Rotation_Step = 0
+	// Every host trusts the next authority besides the present one; control-plane hosts have its key.
+	Rotation_STEP_PREPARE Rotation_Step = 1
+	// Every control-plane host signs with the next authority, and every host has certificates of it.
+	Rotation_STEP_ACTIVATE Rotation_Step = 2
+	// No host trusts the former authority.
+	Rotation_STEP_RETIRE Rotation_Step = 3
+)
+
+// Enum value maps for Rotation_Step.
+var (
+	Rotation_Step_name = map[int32]string{
+		0: "STEP_UNSPECIFIED",
+		1: "STEP_PREPARE",
+		2: "STEP_ACTIVATE",
+		3: "STEP_RETIRE",
+	}
+	Rotation_Step_value = map[string]int32{
+		"STEP_UNSPECIFIED": 0,
+		"STEP_PREPARE":     1,
+		"STEP_ACTIVATE":    2,
+		"STEP_RETIRE":      3,
+	}
+)
+
+func (x Rotation_Step) Enum() *Rotation_Step {
+	p := new(Rotation_Step)
+	*p = x
+	return p
+}
+
+func (x Rotation_Step) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Rotation_Step) Descriptor() protoreflect.EnumDescriptor {
+	return file_windlass_host_v1_host_service_proto_enumTypes[0].Descriptor()
+}
+
+func (Rotation_Step) Type() protoreflect.EnumType {
+	return &file_windlass_host_v1_host_service_proto_enumTypes[0]
+}
+
+func (x Rotation_Step) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Rotation_Step.Descriptor instead.
+func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8, 0}
+}
 
 // What an agent has to do.
 type HostOrder_Type int32
@@ -73,11 +131,11 @@ func (x HostOrder_Type) String() string {
 }
 
 func (HostOrder_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_windlass_host_v1_host_service_proto_enumTypes[0].Descriptor()
+	return file_windlass_host_v1_host_service_proto_enumTypes[1].Descriptor()
 }
 
 func (HostOrder_Type) Type() protoreflect.EnumType {
-	return &file_windlass_host_v1_host_service_proto_enumTypes[0]
+	return &file_windlass_host_v1_host_service_proto_enumTypes[1]
 }
 
 func (x HostOrder_Type) Number() protoreflect.EnumNumber {
@@ -86,7 +144,7 @@ func (x HostOrder_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HostOrder_Type.Descriptor instead.
 func (HostOrder_Type) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{18, 0}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Request of GetHost.
@@ -574,6 +632,673 @@ func (x *WatchHostsResponse) GetBookmark() bool {
 	return false
 }
 
+// Request of RenewHostCertificates.
+type RenewHostCertificatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewHostCertificatesRequest) Reset() {
+	*x = RenewHostCertificatesRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewHostCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewHostCertificatesRequest) ProtoMessage() {}
+
+func (x *RenewHostCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewHostCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*RenewHostCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RenewHostCertificatesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// The rotation of an authority on all hosts. There is at most one at a time.
+type Rotation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the rotation: the hash of the next authority.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The authority: windlass (of services, users and agents), etcd-client or etcd-peer.
+	Authority string `protobuf:"bytes,2,opt,name=authority,proto3" json:"authority,omitempty"`
+	// The present step.
+	Step Rotation_Step `protobuf:"varint,3,opt,name=step,proto3,enum=windlass.host.v1.Rotation_Step" json:"step,omitempty"`
+	// The last step that is done without another request.
+	Goal Rotation_Step `protobuf:"varint,4,opt,name=goal,proto3,enum=windlass.host.v1.Rotation_Step" json:"goal,omitempty"`
+	// Certificate of the next authority, in PEM.
+	NextCertificate []byte `protobuf:"bytes,5,opt,name=next_certificate,json=nextCertificate,proto3" json:"next_certificate,omitempty"`
+	// Signature of the authority's name and next_certificate by the key of the present authority.
+	Signature []byte `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	// Hash of what is trusted until the last step: the present and the next authority.
+	Trust string `protobuf:"bytes,7,opt,name=trust,proto3" json:"trust,omitempty"`
+	// Hash of what is trusted in the last step: the next authority.
+	NextTrust string `protobuf:"bytes,8,opt,name=next_trust,json=nextTrust,proto3" json:"next_trust,omitempty"`
+	// Name of the host that made the next authority.
+	Host string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	// When the rotation began.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When the present step began.
+	StepTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// The key of the next authority, encrypted for each of the hosts that need it. It is in etcd and for those hosts
+	// only.
+	SealedKeys    []*SealedKey `protobuf:"bytes,12,rep,name=sealed_keys,json=sealedKeys,proto3" json:"sealed_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rotation) Reset() {
+	*x = Rotation{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rotation) ProtoMessage() {}
+
+func (x *Rotation) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
+func (*Rotation) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Rotation) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Rotation) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
+}
+
+func (x *Rotation) GetStep() Rotation_Step {
+	if x != nil {
+		return x.Step
+	}
+	return Rotation_STEP_UNSPECIFIED
+}
+
+func (x *Rotation) GetGoal() Rotation_Step {
+	if x != nil {
+		return x.Goal
+	}
+	return Rotation_STEP_UNSPECIFIED
+}
+
+func (x *Rotation) GetNextCertificate() []byte {
+	if x != nil {
+		return x.NextCertificate
+	}
+	return nil
+}
+
+func (x *Rotation) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *Rotation) GetTrust() string {
+	if x != nil {
+		return x.Trust
+	}
+	return ""
+}
+
+func (x *Rotation) GetNextTrust() string {
+	if x != nil {
+		return x.NextTrust
+	}
+	return ""
+}
+
+func (x *Rotation) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Rotation) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *Rotation) GetStepTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StepTime
+	}
+	return nil
+}
+
+func (x *Rotation) GetSealedKeys() []*SealedKey {
+	if x != nil {
+		return x.SealedKeys
+	}
+	return nil
+}
+
+// The key of an authority, encrypted for one host.
+type SealedKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// The key of the host to which it is encrypted.
+	SealingKey []byte `protobuf:"bytes,2,opt,name=sealing_key,json=sealingKey,proto3" json:"sealing_key,omitempty"`
+	// The encrypted key (RFC 9180, X25519, HKDF-SHA256, AES-256-GCM).
+	Sealed        []byte `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedKey) Reset() {
+	*x = SealedKey{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedKey) ProtoMessage() {}
+
+func (x *SealedKey) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedKey.ProtoReflect.Descriptor instead.
+func (*SealedKey) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SealedKey) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SealedKey) GetSealingKey() []byte {
+	if x != nil {
+		return x.SealingKey
+	}
+	return nil
+}
+
+func (x *SealedKey) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+// A key to which the key of the next authority has to be encrypted.
+type SealingKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host that has the private key.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// The public key.
+	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Signature by the key of the cluster's authority of services.
+	Signature     []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealingKey) Reset() {
+	*x = SealingKey{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealingKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealingKey) ProtoMessage() {}
+
+func (x *SealingKey) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealingKey.ProtoReflect.Descriptor instead.
+func (*SealingKey) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SealingKey) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SealingKey) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *SealingKey) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+// Request of StartRotation.
+type StartRotationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The authority.
+	Authority string `protobuf:"bytes,1,opt,name=authority,proto3" json:"authority,omitempty"`
+	// The last step that is done without another request. That of the present rotation is never lowered.
+	Goal Rotation_Step `protobuf:"varint,2,opt,name=goal,proto3,enum=windlass.host.v1.Rotation_Step" json:"goal,omitempty"`
+	// Name of the host that made the next authority and has its key.
+	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
+	// Certificate of the present authority, in PEM. Without it no rotation is begun.
+	Certificate []byte `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// Certificate of the next authority, in PEM.
+	NextCertificate []byte `protobuf:"bytes,5,opt,name=next_certificate,json=nextCertificate,proto3" json:"next_certificate,omitempty"`
+	// Signature of the authority's name and next_certificate by the key of the present authority. Hosts refuse another.
+	Signature     []byte `protobuf:"bytes,6,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartRotationRequest) Reset() {
+	*x = StartRotationRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartRotationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartRotationRequest) ProtoMessage() {}
+
+func (x *StartRotationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartRotationRequest.ProtoReflect.Descriptor instead.
+func (*StartRotationRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StartRotationRequest) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
+}
+
+func (x *StartRotationRequest) GetGoal() Rotation_Step {
+	if x != nil {
+		return x.Goal
+	}
+	return Rotation_STEP_UNSPECIFIED
+}
+
+func (x *StartRotationRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *StartRotationRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *StartRotationRequest) GetNextCertificate() []byte {
+	if x != nil {
+		return x.NextCertificate
+	}
+	return nil
+}
+
+func (x *StartRotationRequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+// Request of PlanRotation.
+type PlanRotationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRotationRequest) Reset() {
+	*x = PlanRotationRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRotationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRotationRequest) ProtoMessage() {}
+
+func (x *PlanRotationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRotationRequest.ProtoReflect.Descriptor instead.
+func (*PlanRotationRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{12}
+}
+
+// The plan of a rotation.
+type PlanRotationResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rotation, without keys; absent if there is none.
+	Rotation *Rotation `protobuf:"bytes,1,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	// Actions that are taken now: AdvanceRotation, FinishRotation.
+	Actions []*v1.PlannedAction `protobuf:"bytes,2,rep,name=actions,proto3" json:"actions,omitempty"`
+	// The hosts that have not completed the present step, ordered by name.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,3,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// What the rotation waits for, in one line; empty if for nothing.
+	WaitsFor string `protobuf:"bytes,4,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// Hosts that have completed the present step.
+	CompletedCount int32 `protobuf:"varint,5,opt,name=completed_count,json=completedCount,proto3" json:"completed_count,omitempty"`
+	// Hosts that have to complete it.
+	HostCount     int32 `protobuf:"varint,6,opt,name=host_count,json=hostCount,proto3" json:"host_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRotationResponse) Reset() {
+	*x = PlanRotationResponse{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRotationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRotationResponse) ProtoMessage() {}
+
+func (x *PlanRotationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRotationResponse.ProtoReflect.Descriptor instead.
+func (*PlanRotationResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PlanRotationResponse) GetRotation() *Rotation {
+	if x != nil {
+		return x.Rotation
+	}
+	return nil
+}
+
+func (x *PlanRotationResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanRotationResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanRotationResponse) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *PlanRotationResponse) GetCompletedCount() int32 {
+	if x != nil {
+		return x.CompletedCount
+	}
+	return 0
+}
+
+func (x *PlanRotationResponse) GetHostCount() int32 {
+	if x != nil {
+		return x.HostCount
+	}
+	return 0
+}
+
+// A report of a host about its certificates.
+type SyncCertificatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host: the caller's own.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The report.
+	Certificates *HostCertificates `protobuf:"bytes,2,opt,name=certificates,proto3" json:"certificates,omitempty"`
+	// Keys that this host has encrypted for others. At most 64.
+	SealedKeys    []*SealedKey `protobuf:"bytes,3,rep,name=sealed_keys,json=sealedKeys,proto3" json:"sealed_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncCertificatesRequest) Reset() {
+	*x = SyncCertificatesRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncCertificatesRequest) ProtoMessage() {}
+
+func (x *SyncCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*SyncCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SyncCertificatesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SyncCertificatesRequest) GetCertificates() *HostCertificates {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *SyncCertificatesRequest) GetSealedKeys() []*SealedKey {
+	if x != nil {
+		return x.SealedKeys
+	}
+	return nil
+}
+
+// What a host has to do about its certificates.
+type SyncCertificatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rotation, with the key that is encrypted for this host; absent if there is none.
+	Rotation *Rotation `protobuf:"bytes,1,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	// The hosts for which this host has to encrypt the key of the next authority; empty unless it has it.
+	Wanted []*SealingKey `protobuf:"bytes,2,rep,name=wanted,proto3" json:"wanted,omitempty"`
+	// ID of the renewal that was requested last; empty without one. The host carries it out unless it has.
+	RenewalId     string `protobuf:"bytes,3,opt,name=renewal_id,json=renewalID,proto3" json:"renewal_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncCertificatesResponse) Reset() {
+	*x = SyncCertificatesResponse{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncCertificatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncCertificatesResponse) ProtoMessage() {}
+
+func (x *SyncCertificatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*SyncCertificatesResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SyncCertificatesResponse) GetRotation() *Rotation {
+	if x != nil {
+		return x.Rotation
+	}
+	return nil
+}
+
+func (x *SyncCertificatesResponse) GetWanted() []*SealingKey {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+func (x *SyncCertificatesResponse) GetRenewalId() string {
+	if x != nil {
+		return x.RenewalId
+	}
+	return ""
+}
+
 // Request of RegisterHost.
 type RegisterHostRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -593,7 +1318,7 @@ type RegisterHostRequest struct {
 
 func (x *RegisterHostRequest) Reset() {
 	*x = RegisterHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +1330,7 @@ func (x *RegisterHostRequest) String() string {
 func (*RegisterHostRequest) ProtoMessage() {}
 
 func (x *RegisterHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +1343,7 @@ func (x *RegisterHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RegisterHostRequest) GetName() string {
@@ -669,7 +1394,7 @@ type CordonHostRequest struct {
 
 func (x *CordonHostRequest) Reset() {
 	*x = CordonHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +1406,7 @@ func (x *CordonHostRequest) String() string {
 func (*CordonHostRequest) ProtoMessage() {}
 
 func (x *CordonHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +1419,7 @@ func (x *CordonHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonHostRequest.ProtoReflect.Descriptor instead.
 func (*CordonHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CordonHostRequest) GetName() string {
@@ -722,7 +1447,7 @@ type UncordonHostRequest struct {
 
 func (x *UncordonHostRequest) Reset() {
 	*x = UncordonHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +1459,7 @@ func (x *UncordonHostRequest) String() string {
 func (*UncordonHostRequest) ProtoMessage() {}
 
 func (x *UncordonHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +1472,7 @@ func (x *UncordonHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonHostRequest.ProtoReflect.Descriptor instead.
 func (*UncordonHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UncordonHostRequest) GetName() string {
@@ -772,7 +1497,7 @@ type FenceHostRequest struct {
 
 func (x *FenceHostRequest) Reset() {
 	*x = FenceHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +1509,7 @@ func (x *FenceHostRequest) String() string {
 func (*FenceHostRequest) ProtoMessage() {}
 
 func (x *FenceHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1522,7 @@ func (x *FenceHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceHostRequest.ProtoReflect.Descriptor instead.
 func (*FenceHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FenceHostRequest) GetName() string {
@@ -834,7 +1559,7 @@ type RemoveHostRequest struct {
 
 func (x *RemoveHostRequest) Reset() {
 	*x = RemoveHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1571,7 @@ func (x *RemoveHostRequest) String() string {
 func (*RemoveHostRequest) ProtoMessage() {}
 
 func (x *RemoveHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1584,7 @@ func (x *RemoveHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHostRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveHostRequest) GetName() string {
@@ -891,7 +1616,7 @@ type PlanHostsRequest struct {
 
 func (x *PlanHostsRequest) Reset() {
 	*x = PlanHostsRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1628,7 @@ func (x *PlanHostsRequest) String() string {
 func (*PlanHostsRequest) ProtoMessage() {}
 
 func (x *PlanHostsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1641,7 @@ func (x *PlanHostsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHostsRequest.ProtoReflect.Descriptor instead.
 func (*PlanHostsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanHostsRequest) GetProviderSpec() *structpb.Struct {
@@ -955,7 +1680,7 @@ type PlanHostsResponse struct {
 
 func (x *PlanHostsResponse) Reset() {
 	*x = PlanHostsResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1692,7 @@ func (x *PlanHostsResponse) String() string {
 func (*PlanHostsResponse) ProtoMessage() {}
 
 func (x *PlanHostsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1705,7 @@ func (x *PlanHostsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHostsResponse.ProtoReflect.Descriptor instead.
 func (*PlanHostsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanHostsResponse) GetActions() []*v1.PlannedAction {
@@ -1019,7 +1744,7 @@ type AttendHostRequest struct {
 
 func (x *AttendHostRequest) Reset() {
 	*x = AttendHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1756,7 @@ func (x *AttendHostRequest) String() string {
 func (*AttendHostRequest) ProtoMessage() {}
 
 func (x *AttendHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1769,7 @@ func (x *AttendHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendHostRequest.ProtoReflect.Descriptor instead.
 func (*AttendHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AttendHostRequest) GetName() string {
@@ -1088,7 +1813,7 @@ type HostFacts struct {
 
 func (x *HostFacts) Reset() {
 	*x = HostFacts{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1825,7 @@ func (x *HostFacts) String() string {
 func (*HostFacts) ProtoMessage() {}
 
 func (x *HostFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1838,7 @@ func (x *HostFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostFacts.ProtoReflect.Descriptor instead.
 func (*HostFacts) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{15}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HostFacts) GetBootId() string {
@@ -1168,7 +1893,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1905,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1918,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{16}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HostReport) GetOrderId() string {
@@ -1237,7 +1962,7 @@ type AttendHostResponse struct {
 
 func (x *AttendHostResponse) Reset() {
 	*x = AttendHostResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1974,7 @@ func (x *AttendHostResponse) String() string {
 func (*AttendHostResponse) ProtoMessage() {}
 
 func (x *AttendHostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1987,7 @@ func (x *AttendHostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendHostResponse.ProtoReflect.Descriptor instead.
 func (*AttendHostResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{17}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AttendHostResponse) GetOrder() *HostOrder {
@@ -1298,7 +2023,7 @@ type HostOrder struct {
 
 func (x *HostOrder) Reset() {
 	*x = HostOrder{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +2035,7 @@ func (x *HostOrder) String() string {
 func (*HostOrder) ProtoMessage() {}
 
 func (x *HostOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +2048,7 @@ func (x *HostOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostOrder.ProtoReflect.Descriptor instead.
 func (*HostOrder) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{18}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HostOrder) GetId() string {
@@ -1376,7 +2101,7 @@ type HostBootstrap struct {
 
 func (x *HostBootstrap) Reset() {
 	*x = HostBootstrap{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +2113,7 @@ func (x *HostBootstrap) String() string {
 func (*HostBootstrap) ProtoMessage() {}
 
 func (x *HostBootstrap) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +2126,7 @@ func (x *HostBootstrap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostBootstrap.ProtoReflect.Descriptor instead.
 func (*HostBootstrap) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{19}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HostBootstrap) GetEndpoints() []string {
@@ -1438,7 +2163,7 @@ type WatchHostsResponse_Event struct {
 
 func (x *WatchHostsResponse_Event) Reset() {
 	*x = WatchHostsResponse_Event{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +2175,7 @@ func (x *WatchHostsResponse_Event) String() string {
 func (*WatchHostsResponse_Event) ProtoMessage() {}
 
 func (x *WatchHostsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +2209,7 @@ var File_windlass_host_v1_host_service_proto protoreflect.FileDescriptor
 
 const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\n" +
-	"#windlass/host/v1/host_service.proto\x12\x10windlass.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/host/v1/host.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/taint.proto\",\n" +
+	"#windlass/host/v1/host_service.proto\x12\x10windlass.host.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/host/v1/host.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/taint.proto\",\n" +
 	"\x0eGetHostRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xff\x01\n" +
 	"\x10ListHostsRequest\x12%\n" +
@@ -1521,7 +2246,68 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aK\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12.\n" +
-	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\"\x89\x03\n" +
+	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\":\n" +
+	"\x1cRenewHostCertificatesRequest\x12\x1a\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xba\x04\n" +
+	"\bRotation\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\tauthority\x18\x02 \x01(\tR\tauthority\x123\n" +
+	"\x04step\x18\x03 \x01(\x0e2\x1f.windlass.host.v1.Rotation.StepR\x04step\x123\n" +
+	"\x04goal\x18\x04 \x01(\x0e2\x1f.windlass.host.v1.Rotation.StepR\x04goal\x12)\n" +
+	"\x10next_certificate\x18\x05 \x01(\fR\x0fnextCertificate\x12\x1c\n" +
+	"\tsignature\x18\x06 \x01(\fR\tsignature\x12\x14\n" +
+	"\x05trust\x18\a \x01(\tR\x05trust\x12\x1d\n" +
+	"\n" +
+	"next_trust\x18\b \x01(\tR\tnextTrust\x12\x12\n" +
+	"\x04host\x18\t \x01(\tR\x04host\x129\n" +
+	"\n" +
+	"start_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x127\n" +
+	"\tstep_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bstepTime\x12<\n" +
+	"\vsealed_keys\x18\f \x03(\v2\x1b.windlass.host.v1.SealedKeyR\n" +
+	"sealedKeys\"R\n" +
+	"\x04Step\x12\x14\n" +
+	"\x10STEP_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fSTEP_PREPARE\x10\x01\x12\x11\n" +
+	"\rSTEP_ACTIVATE\x10\x02\x12\x0f\n" +
+	"\vSTEP_RETIRE\x10\x03\"z\n" +
+	"\tSealedKey\x12\x1d\n" +
+	"\x04host\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04host\x12*\n" +
+	"\vsealing_key\x18\x02 \x01(\fB\t\xbaH\x06z\x04\x10\x01\x18@R\n" +
+	"sealingKey\x12\"\n" +
+	"\x06sealed\x18\x03 \x01(\fB\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealed\"P\n" +
+	"\n" +
+	"SealingKey\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xc6\x02\n" +
+	"\x14StartRotationRequest\x12E\n" +
+	"\tauthority\x18\x01 \x01(\tB'\xbaH$r\"R\bwindlassR\vetcd-clientR\tetcd-peerR\tauthority\x12A\n" +
+	"\x04goal\x18\x02 \x01(\x0e2\x1f.windlass.host.v1.Rotation.StepB\f\xbaH\t\x82\x01\x06\x18\x01\x18\x02\x18\x03R\x04goal\x12\x1b\n" +
+	"\x04host\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18?R\x04host\x12*\n" +
+	"\vcertificate\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80@R\vcertificate\x123\n" +
+	"\x10next_certificate\x18\x05 \x01(\fB\b\xbaH\x05z\x03\x18\x80@R\x0fnextCertificate\x12&\n" +
+	"\tsignature\x18\x06 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x02R\tsignature\"\x15\n" +
+	"\x13PlanRotationRequest\"\xa7\x02\n" +
+	"\x14PlanRotationResponse\x126\n" +
+	"\brotation\x18\x01 \x01(\v2\x1a.windlass.host.v1.RotationR\brotation\x129\n" +
+	"\aactions\x18\x02 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x03 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12\x1b\n" +
+	"\twaits_for\x18\x04 \x01(\tR\bwaitsFor\x12'\n" +
+	"\x0fcompleted_count\x18\x05 \x01(\x05R\x0ecompletedCount\x12\x1d\n" +
+	"\n" +
+	"host_count\x18\x06 \x01(\x05R\thostCount\"\xc5\x01\n" +
+	"\x17SyncCertificatesRequest\x12\x1a\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12F\n" +
+	"\fcertificates\x18\x02 \x01(\v2\".windlass.host.v1.HostCertificatesR\fcertificates\x12F\n" +
+	"\vsealed_keys\x18\x03 \x03(\v2\x1b.windlass.host.v1.SealedKeyB\b\xbaH\x05\x92\x01\x02\x10@R\n" +
+	"sealedKeys\"\xa7\x01\n" +
+	"\x18SyncCertificatesResponse\x126\n" +
+	"\brotation\x18\x01 \x01(\v2\x1a.windlass.host.v1.RotationR\brotation\x124\n" +
+	"\x06wanted\x18\x02 \x03(\v2\x1c.windlass.host.v1.SealingKeyR\x06wanted\x12\x1d\n" +
+	"\n" +
+	"renewal_id\x18\x03 \x01(\tR\trenewalID\"\x89\x03\n" +
 	"\x13RegisterHostRequest\x12>\n" +
 	"\x04name\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12=\n" +
 	"\x05roles\x18\x02 \x03(\tB'\xbaH$\x92\x01!\b\x01\x10\x02\x18\x01\"\x19r\x17R\x06workerR\rcontrol-planeR\x05roles\x12J\n" +
@@ -1595,7 +2381,7 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\rHostBootstrap\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x03(\tR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x12\n" +
-	"\x04role\x18\x03 \x01(\tR\x04role2\xb8\r\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role2\xef\x12\n" +
 	"\vHostService\x12{\n" +
 	"\aGetHost\x12 .windlass.host.v1.GetHostRequest\x1a\x16.windlass.host.v1.Host\"6\xaa\xbb\x18\x1a\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x05hosts\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/hosts/{name}\x12}\n" +
@@ -1625,7 +2411,15 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\x04plan\x12\fwindlass.dev\x1a\x05hosts\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/hosts:plan\x12\x80\x01\n" +
 	"\n" +
 	"AttendHost\x12#.windlass.host.v1.AttendHostRequest\x1a$.windlass.host.v1.AttendHostResponse\"#\xaa\xbb\x18\x1f\n" +
-	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01(\x010\x01B\xc8\x01\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01(\x010\x01\x12\xb2\x01\n" +
+	"\x15RenewHostCertificates\x12..windlass.host.v1.RenewHostCertificatesRequest\x1a\x16.windlass.host.v1.Host\"Q\xaa\xbb\x18 \n" +
+	"\x05renew\x12\fwindlass.dev\x1a\x05hosts0\x01@\x01\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/hosts/{name}:renewCertificates\x12\x9c\x01\n" +
+	"\rStartRotation\x12&.windlass.host.v1.StartRotationRequest\x1a\x1a.windlass.host.v1.Rotation\"G\xaa\xbb\x18!\n" +
+	"\x06rotate\x12\fwindlass.dev\x1a\x05hosts0\x01@\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/hosts:startRotation\x12\xa1\x01\n" +
+	"\fPlanRotation\x12%.windlass.host.v1.PlanRotationRequest\x1a&.windlass.host.v1.PlanRotationResponse\"B\xaa\xbb\x18\x1d\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x05hosts@\x01\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/hosts:planRotation\x12\xbc\x01\n" +
+	"\x10SyncCertificates\x12).windlass.host.v1.SyncCertificatesRequest\x1a*.windlass.host.v1.SyncCertificatesResponse\"Q\xaa\xbb\x18!\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01@\x01\x82\xd3\xe4\x93\x02&:\x01*\"!/v1/hosts/{name}:syncCertificatesB\xc8\x01\n" +
 	"\x14com.windlass.host.v1B\x10HostServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/host/v1;hostv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Host.V1\xca\x02\x10Windlass\\Host\\V1\xe2\x02\x1cWindlass\\Host\\V1\\GPBMetadata\xea\x02\x12Windlass::Host::V1b\x06proto3"
 
 var (
@@ -1640,95 +2434,128 @@ func file_windlass_host_v1_host_service_proto_rawDescGZIP() []byte {
 	return file_windlass_host_v1_host_service_proto_rawDescData
 }
 
-var file_windlass_host_v1_host_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windlass_host_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_windlass_host_v1_host_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_windlass_host_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_windlass_host_v1_host_service_proto_goTypes = []any{
-	(HostOrder_Type)(0),              // 0: windlass.host.v1.HostOrder.Type
-	(*GetHostRequest)(nil),           // 1: windlass.host.v1.GetHostRequest
-	(*ListHostsRequest)(nil),         // 2: windlass.host.v1.ListHostsRequest
-	(*HostList)(nil),                 // 3: windlass.host.v1.HostList
-	(*UpdateHostRequest)(nil),        // 4: windlass.host.v1.UpdateHostRequest
-	(*PatchHostRequest)(nil),         // 5: windlass.host.v1.PatchHostRequest
-	(*WatchHostsRequest)(nil),        // 6: windlass.host.v1.WatchHostsRequest
-	(*WatchHostsResponse)(nil),       // 7: windlass.host.v1.WatchHostsResponse
-	(*RegisterHostRequest)(nil),      // 8: windlass.host.v1.RegisterHostRequest
-	(*CordonHostRequest)(nil),        // 9: windlass.host.v1.CordonHostRequest
-	(*UncordonHostRequest)(nil),      // 10: windlass.host.v1.UncordonHostRequest
-	(*FenceHostRequest)(nil),         // 11: windlass.host.v1.FenceHostRequest
-	(*RemoveHostRequest)(nil),        // 12: windlass.host.v1.RemoveHostRequest
-	(*PlanHostsRequest)(nil),         // 13: windlass.host.v1.PlanHostsRequest
-	(*PlanHostsResponse)(nil),        // 14: windlass.host.v1.PlanHostsResponse
-	(*AttendHostRequest)(nil),        // 15: windlass.host.v1.AttendHostRequest
-	(*HostFacts)(nil),                // 16: windlass.host.v1.HostFacts
-	(*HostReport)(nil),               // 17: windlass.host.v1.HostReport
-	(*AttendHostResponse)(nil),       // 18: windlass.host.v1.AttendHostResponse
-	(*HostOrder)(nil),                // 19: windlass.host.v1.HostOrder
-	(*HostBootstrap)(nil),            // 20: windlass.host.v1.HostBootstrap
-	(*WatchHostsResponse_Event)(nil), // 21: windlass.host.v1.WatchHostsResponse.Event
-	nil,                              // 22: windlass.host.v1.RegisterHostRequest.LabelsEntry
-	nil,                              // 23: windlass.host.v1.HostFacts.CapacityEntry
-	(*fieldmaskpb.FieldMask)(nil),    // 24: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),              // 25: windlass.meta.v1.ListMeta
-	(*Host)(nil),                     // 26: windlass.host.v1.Host
-	(*httpbody.HttpBody)(nil),        // 27: google.api.HttpBody
-	(*structpb.Struct)(nil),          // 28: google.protobuf.Struct
-	(*v1.PlannedAction)(nil),         // 29: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),              // 30: windlass.meta.v1.HeldBack
-	(*v11.NodeAddress)(nil),          // 31: windlass.node.v1.NodeAddress
-	(*v1.ObjectReference)(nil),       // 32: windlass.meta.v1.ObjectReference
-	(*structpb.Value)(nil),           // 33: google.protobuf.Value
+	(Rotation_Step)(0),                   // 0: windlass.host.v1.Rotation.Step
+	(HostOrder_Type)(0),                  // 1: windlass.host.v1.HostOrder.Type
+	(*GetHostRequest)(nil),               // 2: windlass.host.v1.GetHostRequest
+	(*ListHostsRequest)(nil),             // 3: windlass.host.v1.ListHostsRequest
+	(*HostList)(nil),                     // 4: windlass.host.v1.HostList
+	(*UpdateHostRequest)(nil),            // 5: windlass.host.v1.UpdateHostRequest
+	(*PatchHostRequest)(nil),             // 6: windlass.host.v1.PatchHostRequest
+	(*WatchHostsRequest)(nil),            // 7: windlass.host.v1.WatchHostsRequest
+	(*WatchHostsResponse)(nil),           // 8: windlass.host.v1.WatchHostsResponse
+	(*RenewHostCertificatesRequest)(nil), // 9: windlass.host.v1.RenewHostCertificatesRequest
+	(*Rotation)(nil),                     // 10: windlass.host.v1.Rotation
+	(*SealedKey)(nil),                    // 11: windlass.host.v1.SealedKey
+	(*SealingKey)(nil),                   // 12: windlass.host.v1.SealingKey
+	(*StartRotationRequest)(nil),         // 13: windlass.host.v1.StartRotationRequest
+	(*PlanRotationRequest)(nil),          // 14: windlass.host.v1.PlanRotationRequest
+	(*PlanRotationResponse)(nil),         // 15: windlass.host.v1.PlanRotationResponse
+	(*SyncCertificatesRequest)(nil),      // 16: windlass.host.v1.SyncCertificatesRequest
+	(*SyncCertificatesResponse)(nil),     // 17: windlass.host.v1.SyncCertificatesResponse
+	(*RegisterHostRequest)(nil),          // 18: windlass.host.v1.RegisterHostRequest
+	(*CordonHostRequest)(nil),            // 19: windlass.host.v1.CordonHostRequest
+	(*UncordonHostRequest)(nil),          // 20: windlass.host.v1.UncordonHostRequest
+	(*FenceHostRequest)(nil),             // 21: windlass.host.v1.FenceHostRequest
+	(*RemoveHostRequest)(nil),            // 22: windlass.host.v1.RemoveHostRequest
+	(*PlanHostsRequest)(nil),             // 23: windlass.host.v1.PlanHostsRequest
+	(*PlanHostsResponse)(nil),            // 24: windlass.host.v1.PlanHostsResponse
+	(*AttendHostRequest)(nil),            // 25: windlass.host.v1.AttendHostRequest
+	(*HostFacts)(nil),                    // 26: windlass.host.v1.HostFacts
+	(*HostReport)(nil),                   // 27: windlass.host.v1.HostReport
+	(*AttendHostResponse)(nil),           // 28: windlass.host.v1.AttendHostResponse
+	(*HostOrder)(nil),                    // 29: windlass.host.v1.HostOrder
+	(*HostBootstrap)(nil),                // 30: windlass.host.v1.HostBootstrap
+	(*WatchHostsResponse_Event)(nil),     // 31: windlass.host.v1.WatchHostsResponse.Event
+	nil,                                  // 32: windlass.host.v1.RegisterHostRequest.LabelsEntry
+	nil,                                  // 33: windlass.host.v1.HostFacts.CapacityEntry
+	(*fieldmaskpb.FieldMask)(nil),        // 34: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                  // 35: windlass.meta.v1.ListMeta
+	(*Host)(nil),                         // 36: windlass.host.v1.Host
+	(*httpbody.HttpBody)(nil),            // 37: google.api.HttpBody
+	(*timestamppb.Timestamp)(nil),        // 38: google.protobuf.Timestamp
+	(*v1.PlannedAction)(nil),             // 39: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                  // 40: windlass.meta.v1.HeldBack
+	(*HostCertificates)(nil),             // 41: windlass.host.v1.HostCertificates
+	(*structpb.Struct)(nil),              // 42: google.protobuf.Struct
+	(*v11.NodeAddress)(nil),              // 43: windlass.node.v1.NodeAddress
+	(*v1.ObjectReference)(nil),           // 44: windlass.meta.v1.ObjectReference
+	(*structpb.Value)(nil),               // 45: google.protobuf.Value
 }
 var file_windlass_host_v1_host_service_proto_depIdxs = []int32{
-	24, // 0: windlass.host.v1.ListHostsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	25, // 1: windlass.host.v1.HostList.metadata:type_name -> windlass.meta.v1.ListMeta
-	26, // 2: windlass.host.v1.HostList.items:type_name -> windlass.host.v1.Host
-	26, // 3: windlass.host.v1.UpdateHostRequest.host:type_name -> windlass.host.v1.Host
-	27, // 4: windlass.host.v1.PatchHostRequest.patch:type_name -> google.api.HttpBody
-	21, // 5: windlass.host.v1.WatchHostsResponse.events:type_name -> windlass.host.v1.WatchHostsResponse.Event
-	22, // 6: windlass.host.v1.RegisterHostRequest.labels:type_name -> windlass.host.v1.RegisterHostRequest.LabelsEntry
-	28, // 7: windlass.host.v1.PlanHostsRequest.provider_spec:type_name -> google.protobuf.Struct
-	3,  // 8: windlass.host.v1.PlanHostsRequest.hosts:type_name -> windlass.host.v1.HostList
-	29, // 9: windlass.host.v1.PlanHostsResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	30, // 10: windlass.host.v1.PlanHostsResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	16, // 11: windlass.host.v1.AttendHostRequest.facts:type_name -> windlass.host.v1.HostFacts
-	17, // 12: windlass.host.v1.AttendHostRequest.report:type_name -> windlass.host.v1.HostReport
-	23, // 13: windlass.host.v1.HostFacts.capacity:type_name -> windlass.host.v1.HostFacts.CapacityEntry
-	31, // 14: windlass.host.v1.HostFacts.addresses:type_name -> windlass.node.v1.NodeAddress
-	19, // 15: windlass.host.v1.AttendHostResponse.order:type_name -> windlass.host.v1.HostOrder
-	0,  // 16: windlass.host.v1.HostOrder.type:type_name -> windlass.host.v1.HostOrder.Type
-	32, // 17: windlass.host.v1.HostOrder.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	20, // 18: windlass.host.v1.HostOrder.bootstrap:type_name -> windlass.host.v1.HostBootstrap
-	26, // 19: windlass.host.v1.WatchHostsResponse.Event.object:type_name -> windlass.host.v1.Host
-	33, // 20: windlass.host.v1.HostFacts.CapacityEntry.value:type_name -> google.protobuf.Value
-	1,  // 21: windlass.host.v1.HostService.GetHost:input_type -> windlass.host.v1.GetHostRequest
-	2,  // 22: windlass.host.v1.HostService.ListHosts:input_type -> windlass.host.v1.ListHostsRequest
-	4,  // 23: windlass.host.v1.HostService.UpdateHost:input_type -> windlass.host.v1.UpdateHostRequest
-	5,  // 24: windlass.host.v1.HostService.PatchHost:input_type -> windlass.host.v1.PatchHostRequest
-	6,  // 25: windlass.host.v1.HostService.WatchHosts:input_type -> windlass.host.v1.WatchHostsRequest
-	8,  // 26: windlass.host.v1.HostService.RegisterHost:input_type -> windlass.host.v1.RegisterHostRequest
-	9,  // 27: windlass.host.v1.HostService.CordonHost:input_type -> windlass.host.v1.CordonHostRequest
-	10, // 28: windlass.host.v1.HostService.UncordonHost:input_type -> windlass.host.v1.UncordonHostRequest
-	11, // 29: windlass.host.v1.HostService.FenceHost:input_type -> windlass.host.v1.FenceHostRequest
-	12, // 30: windlass.host.v1.HostService.RemoveHost:input_type -> windlass.host.v1.RemoveHostRequest
-	13, // 31: windlass.host.v1.HostService.PlanHosts:input_type -> windlass.host.v1.PlanHostsRequest
-	15, // 32: windlass.host.v1.HostService.AttendHost:input_type -> windlass.host.v1.AttendHostRequest
-	26, // 33: windlass.host.v1.HostService.GetHost:output_type -> windlass.host.v1.Host
-	3,  // 34: windlass.host.v1.HostService.ListHosts:output_type -> windlass.host.v1.HostList
-	26, // 35: windlass.host.v1.HostService.UpdateHost:output_type -> windlass.host.v1.Host
-	26, // 36: windlass.host.v1.HostService.PatchHost:output_type -> windlass.host.v1.Host
-	7,  // 37: windlass.host.v1.HostService.WatchHosts:output_type -> windlass.host.v1.WatchHostsResponse
-	26, // 38: windlass.host.v1.HostService.RegisterHost:output_type -> windlass.host.v1.Host
-	26, // 39: windlass.host.v1.HostService.CordonHost:output_type -> windlass.host.v1.Host
-	26, // 40: windlass.host.v1.HostService.UncordonHost:output_type -> windlass.host.v1.Host
-	26, // 41: windlass.host.v1.HostService.FenceHost:output_type -> windlass.host.v1.Host
-	26, // 42: windlass.host.v1.HostService.RemoveHost:output_type -> windlass.host.v1.Host
-	14, // 43: windlass.host.v1.HostService.PlanHosts:output_type -> windlass.host.v1.PlanHostsResponse
-	18, // 44: windlass.host.v1.HostService.AttendHost:output_type -> windlass.host.v1.AttendHostResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	34, // 0: windlass.host.v1.ListHostsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	35, // 1: windlass.host.v1.HostList.metadata:type_name -> windlass.meta.v1.ListMeta
+	36, // 2: windlass.host.v1.HostList.items:type_name -> windlass.host.v1.Host
+	36, // 3: windlass.host.v1.UpdateHostRequest.host:type_name -> windlass.host.v1.Host
+	37, // 4: windlass.host.v1.PatchHostRequest.patch:type_name -> google.api.HttpBody
+	31, // 5: windlass.host.v1.WatchHostsResponse.events:type_name -> windlass.host.v1.WatchHostsResponse.Event
+	0,  // 6: windlass.host.v1.Rotation.step:type_name -> windlass.host.v1.Rotation.Step
+	0,  // 7: windlass.host.v1.Rotation.goal:type_name -> windlass.host.v1.Rotation.Step
+	38, // 8: windlass.host.v1.Rotation.start_time:type_name -> google.protobuf.Timestamp
+	38, // 9: windlass.host.v1.Rotation.step_time:type_name -> google.protobuf.Timestamp
+	11, // 10: windlass.host.v1.Rotation.sealed_keys:type_name -> windlass.host.v1.SealedKey
+	0,  // 11: windlass.host.v1.StartRotationRequest.goal:type_name -> windlass.host.v1.Rotation.Step
+	10, // 12: windlass.host.v1.PlanRotationResponse.rotation:type_name -> windlass.host.v1.Rotation
+	39, // 13: windlass.host.v1.PlanRotationResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	40, // 14: windlass.host.v1.PlanRotationResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	41, // 15: windlass.host.v1.SyncCertificatesRequest.certificates:type_name -> windlass.host.v1.HostCertificates
+	11, // 16: windlass.host.v1.SyncCertificatesRequest.sealed_keys:type_name -> windlass.host.v1.SealedKey
+	10, // 17: windlass.host.v1.SyncCertificatesResponse.rotation:type_name -> windlass.host.v1.Rotation
+	12, // 18: windlass.host.v1.SyncCertificatesResponse.wanted:type_name -> windlass.host.v1.SealingKey
+	32, // 19: windlass.host.v1.RegisterHostRequest.labels:type_name -> windlass.host.v1.RegisterHostRequest.LabelsEntry
+	42, // 20: windlass.host.v1.PlanHostsRequest.provider_spec:type_name -> google.protobuf.Struct
+	4,  // 21: windlass.host.v1.PlanHostsRequest.hosts:type_name -> windlass.host.v1.HostList
+	39, // 22: windlass.host.v1.PlanHostsResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	40, // 23: windlass.host.v1.PlanHostsResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	26, // 24: windlass.host.v1.AttendHostRequest.facts:type_name -> windlass.host.v1.HostFacts
+	27, // 25: windlass.host.v1.AttendHostRequest.report:type_name -> windlass.host.v1.HostReport
+	33, // 26: windlass.host.v1.HostFacts.capacity:type_name -> windlass.host.v1.HostFacts.CapacityEntry
+	43, // 27: windlass.host.v1.HostFacts.addresses:type_name -> windlass.node.v1.NodeAddress
+	29, // 28: windlass.host.v1.AttendHostResponse.order:type_name -> windlass.host.v1.HostOrder
+	1,  // 29: windlass.host.v1.HostOrder.type:type_name -> windlass.host.v1.HostOrder.Type
+	44, // 30: windlass.host.v1.HostOrder.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	30, // 31: windlass.host.v1.HostOrder.bootstrap:type_name -> windlass.host.v1.HostBootstrap
+	36, // 32: windlass.host.v1.WatchHostsResponse.Event.object:type_name -> windlass.host.v1.Host
+	45, // 33: windlass.host.v1.HostFacts.CapacityEntry.value:type_name -> google.protobuf.Value
+	2,  // 34: windlass.host.v1.HostService.GetHost:input_type -> windlass.host.v1.GetHostRequest
+	3,  // 35: windlass.host.v1.HostService.ListHosts:input_type -> windlass.host.v1.ListHostsRequest
+	5,  // 36: windlass.host.v1.HostService.UpdateHost:input_type -> windlass.host.v1.UpdateHostRequest
+	6,  // 37: windlass.host.v1.HostService.PatchHost:input_type -> windlass.host.v1.PatchHostRequest
+	7,  // 38: windlass.host.v1.HostService.WatchHosts:input_type -> windlass.host.v1.WatchHostsRequest
+	18, // 39: windlass.host.v1.HostService.RegisterHost:input_type -> windlass.host.v1.RegisterHostRequest
+	19, // 40: windlass.host.v1.HostService.CordonHost:input_type -> windlass.host.v1.CordonHostRequest
+	20, // 41: windlass.host.v1.HostService.UncordonHost:input_type -> windlass.host.v1.UncordonHostRequest
+	21, // 42: windlass.host.v1.HostService.FenceHost:input_type -> windlass.host.v1.FenceHostRequest
+	22, // 43: windlass.host.v1.HostService.RemoveHost:input_type -> windlass.host.v1.RemoveHostRequest
+	23, // 44: windlass.host.v1.HostService.PlanHosts:input_type -> windlass.host.v1.PlanHostsRequest
+	25, // 45: windlass.host.v1.HostService.AttendHost:input_type -> windlass.host.v1.AttendHostRequest
+	9,  // 46: windlass.host.v1.HostService.RenewHostCertificates:input_type -> windlass.host.v1.RenewHostCertificatesRequest
+	13, // 47: windlass.host.v1.HostService.StartRotation:input_type -> windlass.host.v1.StartRotationRequest
+	14, // 48: windlass.host.v1.HostService.PlanRotation:input_type -> windlass.host.v1.PlanRotationRequest
+	16, // 49: windlass.host.v1.HostService.SyncCertificates:input_type -> windlass.host.v1.SyncCertificatesRequest
+	36, // 50: windlass.host.v1.HostService.GetHost:output_type -> windlass.host.v1.Host
+	4,  // 51: windlass.host.v1.HostService.ListHosts:output_type -> windlass.host.v1.HostList
+	36, // 52: windlass.host.v1.HostService.UpdateHost:output_type -> windlass.host.v1.Host
+	36, // 53: windlass.host.v1.HostService.PatchHost:output_type -> windlass.host.v1.Host
+	8,  // 54: windlass.host.v1.HostService.WatchHosts:output_type -> windlass.host.v1.WatchHostsResponse
+	36, // 55: windlass.host.v1.HostService.RegisterHost:output_type -> windlass.host.v1.Host
+	36, // 56: windlass.host.v1.HostService.CordonHost:output_type -> windlass.host.v1.Host
+	36, // 57: windlass.host.v1.HostService.UncordonHost:output_type -> windlass.host.v1.Host
+	36, // 58: windlass.host.v1.HostService.FenceHost:output_type -> windlass.host.v1.Host
+	36, // 59: windlass.host.v1.HostService.RemoveHost:output_type -> windlass.host.v1.Host
+	24, // 60: windlass.host.v1.HostService.PlanHosts:output_type -> windlass.host.v1.PlanHostsResponse
+	28, // 61: windlass.host.v1.HostService.AttendHost:output_type -> windlass.host.v1.AttendHostResponse
+	36, // 62: windlass.host.v1.HostService.RenewHostCertificates:output_type -> windlass.host.v1.Host
+	10, // 63: windlass.host.v1.HostService.StartRotation:output_type -> windlass.host.v1.Rotation
+	15, // 64: windlass.host.v1.HostService.PlanRotation:output_type -> windlass.host.v1.PlanRotationResponse
+	17, // 65: windlass.host.v1.HostService.SyncCertificates:output_type -> windlass.host.v1.SyncCertificatesResponse
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_windlass_host_v1_host_service_proto_init() }
@@ -1742,8 +2569,8 @@ func file_windlass_host_v1_host_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_host_v1_host_service_proto_rawDesc), len(file_windlass_host_v1_host_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   23,
+			NumEnums:      2,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,18 +23,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	HostService_GetHost_FullMethodName      = "/windlass.host.v1.HostService/GetHost"
-	HostService_ListHosts_FullMethodName    = "/windlass.host.v1.HostService/ListHosts"
-	HostService_UpdateHost_FullMethodName   = "/windlass.host.v1.HostService/UpdateHost"
-	HostService_PatchHost_FullMethodName    = "/windlass.host.v1.HostService/PatchHost"
-	HostService_WatchHosts_FullMethodName   = "/windlass.host.v1.HostService/WatchHosts"
-	HostService_RegisterHost_FullMethodName = "/windlass.host.v1.HostService/RegisterHost"
-	HostService_CordonHost_FullMethodName   = "/windlass.host.v1.HostService/CordonHost"
-	HostService_UncordonHost_FullMethodName = "/windlass.host.v1.HostService/UncordonHost"
-	HostService_FenceHost_FullMethodName    = "/windlass.host.v1.HostService/FenceHost"
-	HostService_RemoveHost_FullMethodName   = "/windlass.host.v1.HostService/RemoveHost"
-	HostService_PlanHosts_FullMethodName    = "/windlass.host.v1.HostService/PlanHosts"
-	HostService_AttendHost_FullMethodName   = "/windlass.host.v1.HostService/AttendHost"
+	HostService_GetHost_FullMethodName               = "/windlass.host.v1.HostService/GetHost"
+	HostService_ListHosts_FullMethodName             = "/windlass.host.v1.HostService/ListHosts"
+	HostService_UpdateHost_FullMethodName            = "/windlass.host.v1.HostService/UpdateHost"
+	HostService_PatchHost_FullMethodName             = "/windlass.host.v1.HostService/PatchHost"
+	HostService_WatchHosts_FullMethodName            = "/windlass.host.v1.HostService/WatchHosts"
+	HostService_RegisterHost_FullMethodName          = "/windlass.host.v1.HostService/RegisterHost"
+	HostService_CordonHost_FullMethodName            = "/windlass.host.v1.HostService/CordonHost"
+	HostService_UncordonHost_FullMethodName          = "/windlass.host.v1.HostService/UncordonHost"
+	HostService_FenceHost_FullMethodName             = "/windlass.host.v1.HostService/FenceHost"
+	HostService_RemoveHost_FullMethodName            = "/windlass.host.v1.HostService/RemoveHost"
+	HostService_PlanHosts_FullMethodName             = "/windlass.host.v1.HostService/PlanHosts"
+	HostService_AttendHost_FullMethodName            = "/windlass.host.v1.HostService/AttendHost"
+	HostService_RenewHostCertificates_FullMethodName = "/windlass.host.v1.HostService/RenewHostCertificates"
+	HostService_StartRotation_FullMethodName         = "/windlass.host.v1.HostService/StartRotation"
+	HostService_PlanRotation_FullMethodName          = "/windlass.host.v1.HostService/PlanRotation"
+	HostService_SyncCertificates_FullMethodName      = "/windlass.host.v1.HostService/SyncCertificates"
 )
 
 // HostServiceClient is the client API for HostService service.
@@ -76,6 +80,17 @@ type HostServiceClient interface {
 	// second, and receives the orders for its host. An order is sent again on each new stream until it is answered. A
 	// newer stream of the same host ends the older one.
 	AttendHost(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttendHostRequest, AttendHostResponse], error)
+	// RenewHostCertificates has a host renew all its certificates now. status.certificates.renewalID of the host is
+	// status.renewalID once that was done.
+	RenewHostCertificates(ctx context.Context, in *RenewHostCertificatesRequest, opts ...grpc.CallOption) (*Host, error)
+	// StartRotation begins the rotation of an authority on all hosts, or moves the goal of the present one. Of two hosts
+	// that begin one at the same time, one is refused with FAILED_PRECONDITION. It may be repeated.
+	StartRotation(ctx context.Context, in *StartRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
+	// PlanRotation returns the present rotation, its next step, and the hosts that it waits for.
+	PlanRotation(ctx context.Context, in *PlanRotationRequest, opts ...grpc.CallOption) (*PlanRotationResponse, error)
+	// SyncCertificates takes the report of a host about its certificates, and returns what the host has to do. The caller
+	// is the host itself.
+	SyncCertificates(ctx context.Context, in *SyncCertificatesRequest, opts ...grpc.CallOption) (*SyncCertificatesResponse, error)
 }
 
 type hostServiceClient struct {
@@ -218,6 +233,46 @@ func (c *hostServiceClient) AttendHost(ctx context.Context, opts ...grpc.CallOpt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HostService_AttendHostClient = grpc.BidiStreamingClient[AttendHostRequest, AttendHostResponse]
 
+func (c *hostServiceClient) RenewHostCertificates(ctx context.Context, in *RenewHostCertificatesRequest, opts ...grpc.CallOption) (*Host, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Host)
+	err := c.cc.Invoke(ctx, HostService_RenewHostCertificates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) StartRotation(ctx context.Context, in *StartRotationRequest, opts ...grpc.CallOption) (*Rotation, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Rotation)
+	err := c.cc.Invoke(ctx, HostService_StartRotation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) PlanRotation(ctx context.Context, in *PlanRotationRequest, opts ...grpc.CallOption) (*PlanRotationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanRotationResponse)
+	err := c.cc.Invoke(ctx, HostService_PlanRotation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) SyncCertificates(ctx context.Context, in *SyncCertificatesRequest, opts ...grpc.CallOption) (*SyncCertificatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SyncCertificatesResponse)
+	err := c.cc.Invoke(ctx, HostService_SyncCertificates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // HostServiceServer is the server API for HostService service.
 // All implementations must embed UnimplementedHostServiceServer
 // for forward compatibility.
@@ -257,6 +312,17 @@ type HostServiceServer interface {
 	// second, and receives the orders for its host. An order is sent again on each new stream until it is answered. A
 	// newer stream of the same host ends the older one.
 	AttendHost(grpc.BidiStreamingServer[AttendHostRequest, AttendHostResponse]) error
+	// RenewHostCertificates has a host renew all its certificates now. status.certificates.renewalID of the host is
+	// status.renewalID once that was done.
+	RenewHostCertificates(context.Context, *RenewHostCertificatesRequest) (*Host, error)
+	// StartRotation begins the rotation of an authority on all hosts, or moves the goal of the present one. Of two hosts
+	// that begin one at the same time, one is refused with FAILED_PRECONDITION. It may be repeated.
+	StartRotation(context.Context, *StartRotationRequest) (*Rotation, error)
+	// PlanRotation returns the present rotation, its next step, and the hosts that it waits for.
+	PlanRotation(context.Context, *PlanRotationRequest) (*PlanRotationResponse, error)
+	// SyncCertificates takes the report of a host about its certificates, and returns what the host has to do. The caller
+	// is the host itself.
+	SyncCertificates(context.Context, *SyncCertificatesRequest) (*SyncCertificatesResponse, error)
 	mustEmbedUnimplementedHostServiceServer()
 }
 
@@ -302,6 +368,18 @@ func (UnimplementedHostServiceServer) PlanHosts(context.Context, *PlanHostsReque
 }
 func (UnimplementedHostServiceServer) AttendHost(grpc.BidiStreamingServer[AttendHostRequest, AttendHostResponse]) error {
 	return status.Error(codes.Unimplemented, "method AttendHost not implemented")
+}
+func (UnimplementedHostServiceServer) RenewHostCertificates(context.Context, *RenewHostCertificatesRequest) (*Host, error) {
+	return nil, status.Error(codes.Unimplemented, "method RenewHostCertificates not implemented")
+}
+func (UnimplementedHostServiceServer) StartRotation(context.Context, *StartRotationRequest) (*Rotation, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartRotation not implemented")
+}
+func (UnimplementedHostServiceServer) PlanRotation(context.Context, *PlanRotationRequest) (*PlanRotationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanRotation not implemented")
+}
+func (UnimplementedHostServiceServer) SyncCertificates(context.Context, *SyncCertificatesRequest) (*SyncCertificatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SyncCertificates not implemented")
 }
 func (UnimplementedHostServiceServer) mustEmbedUnimplementedHostServiceServer() {}
 func (UnimplementedHostServiceServer) testEmbeddedByValue()                     {}
@@ -522,6 +600,78 @@ func _HostService_AttendHost_Handler(srv interface{}, stream grpc.ServerStream) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type HostService_AttendHostServer = grpc.BidiStreamingServer[AttendHostRequest, AttendHostResponse]
 
+func _HostService_RenewHostCertificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewHostCertificatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).RenewHostCertificates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_RenewHostCertificates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).RenewHostCertificates(ctx, req.(*RenewHostCertificatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_StartRotation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartRotationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).StartRotation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_StartRotation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).StartRotation(ctx, req.(*StartRotationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_PlanRotation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRotationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).PlanRotation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_PlanRotation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).PlanRotation(ctx, req.(*PlanRotationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_SyncCertificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SyncCertificatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).SyncCertificates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_SyncCertificates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).SyncCertificates(ctx, req.(*SyncCertificatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // HostService_ServiceDesc is the grpc.ServiceDesc for HostService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -568,6 +718,22 @@ var HostService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanHosts",
 			Handler:    _HostService_PlanHosts_Handler,
+		},
+		{
+			MethodName: "RenewHostCertificates",
+			Handler:    _HostService_RenewHostCertificates_Handler,
+		},
+		{
+			MethodName: "StartRotation",
+			Handler:    _HostService_StartRotation_Handler,
+		},
+		{
+			MethodName: "PlanRotation",
+			Handler:    _HostService_PlanRotation_Handler,
+		},
+		{
+			MethodName: "SyncCertificates",
+			Handler:    _HostService_SyncCertificates_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -2,18 +2,12 @@ package auth
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health/grpc_health_v1"
-
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -21,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/probe"
 	"github.com/windlass-dev/windlass/services/windlass/command/progress"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/rotation"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
@@ -45,6 +40,13 @@ const inContainers = "docker compose exec certificates /windlass container rotat
 // clusterToRotate returns the selected cluster on this machine.
 func clusterToRotate(e *session.Env) (*cluster.Cluster, error) {
 	c, err := e.Cluster()
+	if errors.Is(err, cluster.ErrNone) && !e.Target.Named() {
+		if h, err := cluster.OpenHost(cluster.HostDir()); err == nil && h.Member.Worker {
+			return nil, fmt.Errorf("host %s is a worker: run the command on a control-plane host", h.Member.Name)
+		} else if err == nil {
+			return h, nil
+		}
+	}
 	if errors.Is(err, cluster.ErrNone) {
 		return nil, fmt.Errorf("%w; rotation needs the authorities' keys: for a cluster of compose.yaml, run `%s`",
 			err, inContainers)
@@ -79,8 +81,9 @@ and last step: one at a time, under the disruption permit, the leader last (see 
 the same time.
 
 Each step can be interrupted and is completed when the command runs again. Run the command where the
-keys of the authorities are: on the host of "windlass up", or for compose.yaml in the certificates
-container, as "` + inContainers + `".`,
+keys of the authorities are: on the host of "windlass up", on any control-plane host ("windlass
+host"), where all hosts take each step, or for compose.yaml in the certificates container, as
+"` + inContainers + `".`,
 		Example: `  windlass auth rotate api
   windlass auth rotate api --finish
   windlass auth rotate etcd-client
@@ -95,7 +98,10 @@ container, as "` + inContainers + `".`,
 			}
 			switch {
 			case f.status: // ignores the argument: it never rotates
-				return rotationStatus(e, c)
+				if err := rotationStatus(e, c); err != nil || c.Member == nil {
+					return err
+				}
+				return statusOnHosts(cmd.Context(), e)
 			case len(args) == 0:
 				return errors.New("specify what to rotate: " + rotatable)
 			}
@@ -109,6 +115,9 @@ container, as "` + inContainers + `".`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
+			if c.Member != nil {
+				return rotateOnHosts(ctx, e, c, name, f)
+			}
 			return rotate(ctx, e, c, name, f)
 		},
 	}
@@ -242,32 +251,11 @@ func byNewAuthority(o *probe.Cluster, name string) func(context.Context) (bool, 
 	left := topology.Names()
 	return func(ctx context.Context) (bool, string, error) {
 		for len(left) > 0 {
-			if err := probeProgram(ctx, o, name, left[0]); err != nil {
+			if err := rotation.ProbeProgram(ctx, o.Cluster, name, left[0]); err != nil {
 				return false, fmt.Sprintf("%s: %v", left[0], err), nil
 			}
 			left = left[1:]
 		}
 		return true, "", nil
 	}
-}
-
-// probeProgram calls a program on a new connection.
-func probeProgram(ctx context.Context, o *probe.Cluster, name, program string) error {
-	address := o.Cluster.Address(program)
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	var cfg *tls.Config
-	if cfg, err = o.Cluster.ProbeTLS(name, host); err != nil {
-		return err
-	}
-	cfg = identity.WithURI(cfg, identity.ServiceURI(program))
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-	return err
 }

@@ -3,17 +3,14 @@ package auth
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
-	"net/url"
 	"strings"
-	"time"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/command/probe"
+	"github.com/windlass-dev/windlass/services/windlass/rotation"
 )
 
 // fewestVoters is the number of voters that etcd needs before one of them is restarted.
@@ -85,7 +82,7 @@ func membersByNewAuthority(o *probe.Cluster, name string) func(context.Context) 
 				strings.Join(left, ", "), voterProgress(q)), nil
 		}
 		for _, m := range q.GetMembers() {
-			if err := probeMember(ctx, o, name, m); err != nil {
+			if err := rotation.ProbeMember(ctx, o.Cluster, name, m); err != nil {
 				return false, fmt.Sprintf("member %s: %v", m.GetName(), err), nil
 			}
 		}
@@ -103,39 +100,3 @@ func voterProgress(q *etcdv1.Quorum) string {
 	}
 	return "see `windlass plan quorum`"
 }
-
-// probeMember connects to a member's client or peer port and waits for one byte of an answer: only then has the member
-// accepted the certificate.
-func probeMember(ctx context.Context, o *probe.Cluster, name string, m *etcdv1.Member) error {
-	urls, protocol, hello := m.GetClientUrls(), "h2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	if name == topology.EtcdPeerAuthority {
-		urls, protocol, hello = m.GetPeerUrls(), "http/1.1", "GET / HTTP/1.0\r\n\r\n"
-	}
-	if len(urls) == 0 {
-		return errors.New("its address is not known yet")
-	}
-	u, err := url.Parse(urls[0])
-	if err != nil {
-		return err
-	}
-	cfg, err := o.Cluster.ProbeTLS(name, u.Hostname())
-	if err != nil {
-		return err
-	}
-	cfg.NextProtos = []string{protocol}
-	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", u.Host)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(probePatience)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte(hello)); err != nil {
-		return err
-	}
-	_, err = conn.Read(make([]byte, 1))
-	return err
-}
-
-const probePatience = 2 * time.Second // for a member to answer

@@ -38,7 +38,7 @@ control-plane host.`,
 	}
 	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e, newGet(e)), newCordon(e),
 		newUncordon(e),
-		newFence(e), newLeave(e), newRemove(e), newStop(e))
+		newFence(e), newLeave(e), newRemove(e), newStop(e), newCertificates(e))
 	return cmd
 }
 

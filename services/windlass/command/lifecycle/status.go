@@ -128,7 +128,7 @@ func show(ctx context.Context, e *session.Env) error {
 
 // warnings returns a line for each certificate that was not renewed in time. Programs use it until it expires, so the
 // cluster may still be ready.
-func warnings(c *cluster.Cluster, list []cluster.Expiring, now time.Time) []string {
+func warnings(c *cluster.Cluster, list []cluster.Certificate, now time.Time) []string {
 	const most = 5 // there are dozens if the supervisor was down for a day
 	var lines []string
 	for i, x := range list {
