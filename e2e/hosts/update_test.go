@@ -191,10 +191,12 @@ func onTrial(programs map[string]*programv1.Program) (n int) {
 func (h *host) release(version, previous, executable string, flags ...string) string {
 	h.t.Helper()
 	at := func(elem string) string { return filepath.Join(h.dir, "release", elem) }
-	out, code := h.stdout(append([]string{"adm", "release", "new", "--from-dir",
+	out, code := h.stdout(append([]string{
+		"adm", "release", "new", "--from-dir",
 		filepath.Join(harness.Root(), "deploy/examples/releases/1.0.0"),
 		"--version", version, "--previous", previous, "--to", at("images"), "--executable", executable,
-		"--signing-key", at("signing-key.asc"), "--signature-store", at("signatures"), "-o", "name"}, flags...)...)
+		"--signing-key", at("signing-key.asc"), "--signature-store", at("signatures"), "-o", "name",
+	}, flags...)...)
 	if code != 0 {
 		h.t.Fatalf("no release: %s", out)
 	}

@@ -50,7 +50,8 @@ func (choice) Build(info base.PickerBuildInfo) balancer.Picker {
 	var nearest balancer.SubConn
 	var at resolver.Address
 	for conn, i := range info.ReadySCs {
-		if nearest == nil || cmp.Or(cmp.Compare(distance(i.Address), distance(at)), cmp.Compare(i.Address.Addr, at.Addr)) < 0 {
+		if nearest == nil || cmp.Or(cmp.Compare(distance(i.Address), distance(at)),
+			cmp.Compare(i.Address.Addr, at.Addr)) < 0 {
 			nearest, at = conn, i.Address
 		}
 	}

@@ -21,7 +21,8 @@ const (
 func Target(service string) string { return nearest + ":///" + service }
 
 // Resolve returns the options of a gRPC client that resolve Target for a process on host. Each address demands a
-// certificate of its own host. A service of which none is known any more keeps its last addresses: it may be back there.
+// certificate of its own host. A service of which none is known any more keeps its last addresses: it may be back
+// there.
 func (d *Directory) Resolve(host string) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithResolvers(

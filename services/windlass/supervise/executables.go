@@ -30,17 +30,17 @@ const partSuffix = ".part-"
 // executables are those that programs run from, on the disk: that of the cluster itself, and those of images.
 type executables struct {
 	cluster *cluster.Cluster
-	own     Own
+	own     ownExecutable
 	log     *slog.Logger
 
 	mu     sync.Mutex
 	staged map[plan.Executable]*staging
 }
 
-// Own is the executable that a cluster was started with.
-type Own struct{ Path, Version string }
+// ownExecutable is the executable that a cluster was started with.
+type ownExecutable struct{ Path, Version string }
 
-func newExecutables(c *cluster.Cluster, own Own, log *slog.Logger) *executables {
+func newExecutables(c *cluster.Cluster, own ownExecutable, log *slog.Logger) *executables {
 	return &executables{cluster: c, own: own, log: log, staged: map[plan.Executable]*staging{}}
 }
 

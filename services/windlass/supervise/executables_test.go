@@ -72,7 +72,7 @@ func TestAnExecutableIsFetchedFromAnotherHost(t *testing.T) {
 	executables := func(m *cluster.Member) *executables {
 		c := cluster.InContainers(t.TempDir(), cluster.Settings{Member: m})
 		c.Containers = false
-		return newExecutables(c, Own{}, slog.New(slog.DiscardHandler))
+		return newExecutables(c, ownExecutable{}, slog.New(slog.DiscardHandler))
 	}
 	x := executables(&cluster.Member{Name: "h1"})
 	for range 2 { // the connection is not closed by the first one

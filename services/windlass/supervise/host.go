@@ -28,9 +28,9 @@ import (
 // resumePatience is how long the programs wait for the machine.
 const resumePatience = 30 * time.Second
 
-// RunHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
+// runHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
 // for the host. The programs run on then. own is what it was first started from, if not by itself, by Launch.
-func RunHost(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger) error {
+func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
 	executable, err := os.Executable()
 	if err != nil {
 		return err

@@ -53,15 +53,15 @@ func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode i
 	if err != nil {
 		return 1, err
 	}
-	own := Own{strings.TrimSuffix(executable, " (deleted)"), version.Number}
+	own := ownExecutable{strings.TrimSuffix(executable, " (deleted)"), version.Number}
 	path := os.Getenv(ownPath)
 	switch {
 	case !launched(c):
-		return 0, RunHost(ctx, c, own, log)
+		return 0, runHost(ctx, c, own, log)
 	case path == "":
 		return launch(ctx, c, own, log)
 	}
-	own = Own{path, os.Getenv(ownVersion)}
+	own = ownExecutable{path, os.Getenv(ownVersion)}
 	if path == executable { // the package may have replaced it since the launcher began
 		own.Version = version.Number
 	}
@@ -70,15 +70,15 @@ func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode i
 			return 1, err
 		}
 	}
-	if err := RunHost(ctx, c, own, log); !errors.Is(err, errRelaunch) {
+	if err := runHost(ctx, c, own, log); !errors.Is(err, errRelaunch) {
 		return 0, err
 	}
 	return againCode, nil
 }
 
-// launch starts `windlass host run` from what the record of Host says until ctx ends, or that process does so by itself.
-// One that is on trial is started again, and taken back to the previous executable, as any program.
-func launch(ctx context.Context, c *cluster.Cluster, own Own, log *slog.Logger) (exitCode int, err error) {
+// launch starts `windlass host run` from what the record of Host says until ctx ends, or that process does so by
+// itself. One that is on trial is started again, and taken back to the previous executable, as any program.
+func launch(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) (exitCode int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := process.NewSupervisor(c.Dir(launcherDir), log).WithoutCgroups() // of nothing: there is one launcher
@@ -246,7 +246,7 @@ func (w *lastWords) Write(p []byte) (int, error) {
 	const most = 4 << 10
 	w.end = append(w.end, p...)
 	w.end = w.end[max(0, len(w.end)-most):]
-	_, _ = os.Stderr.Write(p) // the process must not end because nobody reads
+	_, _ = os.Stderr.Write(p) // the process must not end because its output is not read
 	return len(p), nil
 }
 

@@ -28,7 +28,7 @@ func newLaunching(t *testing.T) launching {
 	dir := t.TempDir()
 	c := cluster.InContainers(dir, cluster.Settings{Member: &cluster.Member{Name: "h1"}})
 	c.Containers = false
-	own := Own{filepath.Join(dir, "own"), "1.0.0"}
+	own := ownExecutable{filepath.Join(dir, "own"), "1.0.0"}
 	return launching{newExecutables(c, own, slog.New(slog.DiscardHandler)), filepath.Join(dir, "said"), t}
 }
 
@@ -93,7 +93,7 @@ func TestAHostRunThatIsUpEndsItsLauncherWhenItFails(t *testing.T) {
 // The process writes down from what it is to be started, and ends.
 func TestAHostRunIsStartedAgainFromWhatItWroteDown(t *testing.T) {
 	l := newLaunching(t)
-	l.record(plan.Record{Running: brought, Previous: l.first(), OnTrial: true})
+	l.record(plan.Record{Running: brought, Previous: l.first()})
 	switched, err := os.ReadFile(recordFile(l.cluster, topology.Host))
 	if err != nil {
 		t.Fatal(err)

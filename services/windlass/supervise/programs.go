@@ -69,10 +69,11 @@ type program struct {
 	said       plan.Next
 }
 
-func newPrograms(c *cluster.Cluster, own Own, s *process.Supervisor, log *slog.Logger) (*programs, error) {
+func newPrograms(c *cluster.Cluster, own ownExecutable, s *process.Supervisor, log *slog.Logger) (*programs, error) {
 	ps := &programs{
 		cluster: c, supervisor: s, log: log, conns: map[string]*grpc.ClientConn{}, began: time.Now(),
-		updates: orchestrators{places: manual.NewBuilderWithScheme(anyOrchestrator)}, executables: newExecutables(c, own, log),
+		updates:     orchestrators{places: manual.NewBuilderWithScheme(anyOrchestrator)},
+		executables: newExecutables(c, own, log),
 	}
 	names := c.Programs() // in the order in which they start
 	if launched(c) {
@@ -338,7 +339,10 @@ func turn(o *programv1.Program, host string) (waits string, held bool) {
 
 // view is what the plan has to know of a program; o is nil where the cluster has no Program of it.
 func (ps *programs) view(p *program, o *programv1.Program) plan.View {
-	v := plan.View{Record: p.record, Wanted: plan.Wanted{Executable: ps.executables.first()}, Trial: p.trial, Now: time.Now()}
+	v := plan.View{
+		Record: p.record, Wanted: plan.Wanted{Executable: ps.executables.first()}, Trial: p.trial,
+		Now: time.Now(),
+	}
 	if o != nil && !object.Deleting(o) {
 		v.Wanted = plan.Wanted{
 			Executable: plan.Executable{Image: o.GetSpec().GetImage(), Version: o.GetSpec().GetVersion()},

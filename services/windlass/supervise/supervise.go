@@ -26,7 +26,7 @@ import (
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
 	s := process.NewSupervisor(c.Dir("run"), log)
-	programs, err := newPrograms(c, Own{executable, version.Number}, s, log)
+	programs, err := newPrograms(c, ownExecutable{executable, version.Number}, s, log)
 	if err != nil {
 		return err
 	}
