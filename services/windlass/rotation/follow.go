@@ -38,7 +38,6 @@ type Follower struct {
 	sealed   []*hostv1.SealedKey
 	probed   string // rotation and step for which all programs were probed
 	failure  string // of the last attempt to do something
-	logged   string
 }
 
 // NewFollower returns a Follower for this host.
