@@ -19,8 +19,8 @@ type Entry struct {
 	User string
 }
 
-// LateBy is how much later than its time a record may be written: that of a change has the time at which the call came.
-const LateBy = time.Minute
+// lateBy is how much later than its time a record may be written: that of a change has the time at which the call came.
+const lateBy = time.Minute
 
 // Reader reads the records of a log in their order, those of its older files first. It follows the log while a program
 // writes it. It holds one line in memory.
@@ -45,7 +45,7 @@ func OpenReader(path string, since time.Time) (*Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 || begins.Time.Before(since.Add(-LateBy)) {
+		if i == 0 || begins.Time.Before(since.Add(-lateBy)) {
 			first = file
 		}
 	}

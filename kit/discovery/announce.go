@@ -20,7 +20,7 @@ const (
 	leaseTTL   = 10 * time.Second       // a process that ends without a word is still listed for this long
 	renewals   = 4                      // in each TTL
 	callLimit  = 4 * time.Second        // timeout of a request to etcd
-	renewLimit = time.Second            // timeout of one request to renew the lease; then the next member is asked
+	askNext    = time.Second            // how long a member may take to renew the lease before the next one is asked, too
 	retryPause = 500 * time.Millisecond // before the first repetition
 	longPause  = 10 * time.Second       // between later ones
 
@@ -157,17 +157,34 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// renew renews the lease. A member that does not answer is passed over: with one that hangs, as it does where it is cut
-// off from the others, a few requests in a row would take longer than the lease is valid.
+// renew renews the lease. While a member does not answer, the next ones are asked too: with one that hangs, as it does
+// where it is cut off from the others, a few requests in a row would take longer than the lease is valid. The first
+// answer counts, also a late one.
 func (a *Announcer) renew(ctx context.Context, lease clientv3.LeaseID) error {
 	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
-		for {
-			try, cancel := context.WithTimeout(ctx, renewLimit)
-			_, err := a.client.KeepAliveOnce(try, lease)
-			late := try.Err() != nil
-			cancel()
-			if err == nil || !late || ctx.Err() != nil {
-				return struct{}{}, err
+		const most = 3 // at once
+		answers := make(chan error, most)
+		ask := func() {
+			_, err := a.client.KeepAliveOnce(ctx, lease)
+			answers <- err
+		}
+		go ask()
+		again := time.NewTicker(askNext)
+		defer again.Stop()
+		for asked, failed := 1, 0; ; {
+			select {
+			case err := <-answers:
+				failed++
+				if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) || failed == asked {
+					return struct{}{}, err
+				}
+			case <-again.C:
+				if asked < most {
+					asked++
+					go ask()
+				}
+			case <-ctx.Done():
+				return struct{}{}, ctx.Err()
 			}
 		}
 	})

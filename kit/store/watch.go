@@ -21,7 +21,10 @@ const (
 	watchSilence  = 5 * time.Second // then the member behind the stream is stuck: ask another
 	// trust is how long a new stream has to bring what is overdue: many times what a member needs. It doubles up to
 	// watchSilence while streams bring nothing: then etcd is slow, and another stream does not help.
-	trust        = 400 * time.Millisecond
+	trust = 400 * time.Millisecond
+	// trustAgain is how long after the last such stream they are trusted as at first. Where all members are slow, none is
+	// given up in between.
+	trustAgain   = time.Minute
 	reopenPause  = 50 * time.Millisecond // doubles up to the next
 	reopenPauses = 500 * time.Millisecond
 
@@ -56,9 +59,13 @@ type Watcher struct {
 	last    int64 // revision up to which all was delivered
 	ask     chan struct{}
 	overdue chan int64    // a revision
-	trust   time.Duration // of the next stream
-	most    int           // bytes that may wait for the reader
-	options []clientv3.OpOption
+	trust   time.Duration // in the next stream
+	lateFor int64         // revision that is overdue
+	late    time.Time     // since when it is
+	// distrusted is when a stream was given up last because of what was overdue.
+	distrusted time.Time
+	most       int // bytes that may wait for the reader
+	options    []clientv3.OpOption
 
 	mu  sync.Mutex
 	err error
@@ -139,6 +146,8 @@ func (w *Watcher) run(ctx context.Context) {
 		}
 		if w.last > before {
 			again.Reset()
+		}
+		if time.Since(w.distrusted) > trustAgain {
 			w.trust = trust
 		}
 		again.Wait(ctx)
@@ -208,8 +217,15 @@ func (w *Watcher) stream(ctx context.Context) error {
 				askProgress(ctx, watcher)
 			}
 		case revision := <-w.overdue:
-			if max(w.last, waiting.reached()) < revision && time.Since(opening) >= w.trust {
-				w.trust = min(2*w.trust, watchSilence)
+			reached := max(w.last, waiting.reached())
+			if reached >= revision {
+				continue
+			}
+			if reached >= w.lateFor {
+				w.lateFor, w.late = revision, time.Now().Add(-trust) // so long it took until this was said
+			}
+			if time.Since(opening) >= w.trust && time.Since(w.late) >= w.trust {
+				w.trust, w.distrusted = min(2*w.trust, watchSilence), time.Now()
 				return errWatchClosed
 			}
 		case <-alarm.C:

@@ -59,7 +59,13 @@ func (h host) read(ctx context.Context, q *auditv1.ReadAuditLogsRequest, to send
 				return err
 			}
 		}
-		logs = slices.DeleteFunc(logs, func(l *log) bool { return !l.fill(q, &b) })
+		logs = slices.DeleteFunc(logs, func(l *log) bool {
+			if l.fill(&b) {
+				return false
+			}
+			_ = l.reader.Close()
+			return true
+		})
 		next := earliest(logs)
 		if next != nil {
 			entry := *next.head
@@ -126,7 +132,7 @@ func (h host) open(q *auditv1.ReadAuditLogsRequest, b *batch) (logs []*log) {
 }
 
 // fill reads the next record unless there is one. It returns false if the log cannot be read any further.
-func (l *log) fill(q *auditv1.ReadAuditLogsRequest, b *batch) bool {
+func (l *log) fill(b *batch) bool {
 	if l.head != nil {
 		return true
 	}
@@ -142,10 +148,6 @@ func (l *log) fill(q *auditv1.ReadAuditLogsRequest, b *batch) bool {
 		b.lacks(fmt.Sprintf("%s: record %d follows record %d", l.name, entry.Seq, l.seq))
 	}
 	l.seq = entry.Seq
-	// Records are not quite in the order of their times.
-	if until := q.GetUntilTime(); until != nil && !q.GetFollow() && entry.Time.After(until.AsTime().Add(audit.LateBy)) {
-		return false
-	}
 	l.head = &entry
 	return true
 }

@@ -339,7 +339,8 @@ func (c Config) dialGateway(address string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient(address, grpc.WithTransportCredentials(creds), dial.KeepAlive(dial.PingTimeout))
+	return grpc.NewClient(address, grpc.WithTransportCredentials(creds), dial.KeepAlive(dial.PingTimeout),
+		grpc.WithNoProxy())
 }
 
 // accounts returns what knows the tokens of service accounts; nil if scheduler's address is not known.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
@@ -127,6 +128,10 @@ func (c *Controller) Rotate(ctx context.Context, _ string) (time.Time, error) {
 	}
 	if err := c.Records.Hosts.CatchUp(ctx); err != nil { // a host that has just joined has to follow, too
 		return again, err
+	}
+	if names := c.Records.Unreadable(); len(names) > 0 { // it has to follow, too
+		return again, fmt.Errorf("the rotation of authority %s waits: the record of host %s cannot be read", r.GetAuthority(),
+			strings.Join(names, ", "))
 	}
 	p := plan.Rotate(plan.RotationView{Now: c.Now(), Rotation: r, Hosts: c.Records.Hosts.All()})
 	switch p.Verb {

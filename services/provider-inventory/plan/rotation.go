@@ -147,14 +147,15 @@ func behind(h *hostv1.Host, r *hostv1.Rotation) *metav1.HeldBack {
 	return nil
 }
 
-// keyIsHeld reports whether a host that is not away has the key of the next authority.
+// keyIsHeld reports whether a host that is not away has the key of the next authority. One that asks for it has none:
+// its disk may have another next authority.
 func keyIsHeld(hosts []*hostv1.Host, r *hostv1.Rotation) bool {
 	return slices.ContainsFunc(hosts, func(h *hostv1.Host) bool {
 		c := h.GetStatus().GetCertificates()
 		// That of the host that began it has not reported at first.
 		began := h.GetMetadata().GetName() == r.GetHost() && c.GetRotationId() != r.GetId()
 		return h.GetStatus().GetPhase() != Lost && HasAuthorities(h) &&
-			(began || c.GetRotationId() == r.GetId() && c.GetStep() != "Steady")
+			(began || c.GetRotationId() == r.GetId() && c.GetStep() != "Steady" && len(c.GetSealingKey()) == 0)
 	})
 }
 

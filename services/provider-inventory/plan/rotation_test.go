@@ -216,6 +216,15 @@ func TestOneRotationAtATime(t *testing.T) {
 			authority: "windlass", goal: activate, begun: begun(), id: "other", want: activate,
 		},
 		{
+			name: "a host that asks for the key does not have it, though its disk has another next authority",
+			view: plan.RotationView{Rotation: present, Hosts: []*hostv1.Host{
+				plane("h1", prepare, away), plane("h2", prepare, asks("k"), func(h *hostv1.Host) {
+					h.Status.Certificates.Step = new("Prepared")
+				}),
+			}},
+			authority: "windlass", goal: activate, begun: begun(), id: "other", want: activate,
+		},
+		{
 			name: "what signs is never replaced by a repeated request",
 			view: plan.RotationView{Rotation: rotating("windlass", activate, activate), Hosts: []*hostv1.Host{
 				plane("h1", activate, away),

@@ -3,17 +3,24 @@ package cluster
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -169,10 +176,45 @@ func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
 	if !bytes.Equal(trust.Bundle(), j.Authority) {
 		return nil, errors.New("the authorities were rotated since the token was made: make a new one, and remove " + dir)
 	}
+	for name, port := range map[string]string{
+		topology.EtcdClientAuthority: "",
+		topology.EtcdPeerAuthority:   strconv.Itoa(peerPort),
+	} {
+		if former, err := c.formerAuthority(name, j.Endpoints, port); err != nil || former {
+			return nil, errors.Join(err, errors.New("the authorities of etcd were rotated since the token was made: make a new "+
+				"one, and remove "+dir))
+		}
+	}
 	if err := c.Save(); err != nil {
 		return nil, err
 	}
 	return c, durable.Remove(filepath.Join(dir, joining))
+}
+
+// formerAuthority reports whether the members of etcd that can be reached show certificates of another authority. port
+// is that of their URLs if it is empty.
+func (c *Cluster) formerAuthority(name string, endpoints []string, port string) (former bool, err error) {
+	trust, err := identity.LoadTrust(c.Dir("pki"), name)
+	if err != nil {
+		return false, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(trust.Bundle())
+	for _, e := range endpoints {
+		u, err := url.Parse(e)
+		if err != nil {
+			return false, err
+		}
+		at := net.JoinHostPort(u.Hostname(), cmp.Or(port, u.Port()))
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 2 * time.Second}, "tcp", at, &tls.Config{RootCAs: roots})
+		if err == nil {
+			return false, conn.Close()
+		}
+		if unknown := new(x509.UnknownAuthorityError); errors.As(err, unknown) {
+			former = true
+		}
+	}
+	return former, nil
 }
 
 // claim marks a directory as that of a host that joins the cluster with an authority, and refuses one that has files of

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -167,6 +168,30 @@ func TestAnotherHostGetsWhatIsSharedAndNothingElse(t *testing.T) {
 	other := joined
 	other.Authority = []byte("another")
 	refused("authorities of after a rotation", t.TempDir(), m, other)
+	// A member that shows a certificate of an authority that the bundle does not have.
+	pair, err := tls.LoadX509KeyPair(first.Dir("services/machine-api/tls/tls.crt"),
+		first.Dir("services/machine-api/tls/tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*tls.Conn).Handshake()
+			conn.Close()
+		}
+	}()
+	other = joined
+	other.Endpoints = []string{"https://" + listener.Addr().String()}
+	refused("authorities of etcd of after a rotation", t.TempDir(), m, other)
 	other = joined
 	other.Endpoints = nil
 	refused("no etcd", t.TempDir(), m, other)

@@ -141,7 +141,8 @@ func (f *Follower) pending(ctx context.Context, st cluster.RotationState) (strin
 		}
 	}
 	probe := r.GetId() + r.GetStep().String()
-	if f.probed == probe {
+	// A member of etcd may come later, or be started by an etcd-guardian that leads elsewhere.
+	if f.probed == probe && r.GetAuthority() == topology.APIAuthority {
 		return "", nil
 	}
 	pending := f.probe(ctx)
@@ -184,6 +185,9 @@ func (f *Follower) probeMember(ctx context.Context) string {
 	trust, err := f.cluster.MemberTrust()
 	if err != nil {
 		return err.Error()
+	}
+	if q.GetTrust() != trust {
+		return "etcd-guardian has other authorities on the host where it leads"
 	}
 	for _, m := range q.GetMembers() {
 		if !f.own(m) {

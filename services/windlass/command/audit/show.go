@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,8 +111,11 @@ func show(ctx context.Context, e *session.Env, c *client.Client, q *auditv1.Read
 	missing := false
 	for {
 		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) || ctx.Err() != nil {
+		if errors.Is(err, io.EOF) || ctx.Err() != nil && q.GetFollow() {
 			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
 			return fmt.Errorf("records are missing from here on: %w", err)
@@ -136,6 +140,14 @@ func lackText(lack *auditv1.MissingAuditLog) string {
 	text := "records are missing: " + lack.GetReason()
 	if lack.GetHost() != "" {
 		text = "host " + lack.GetHost() + ": " + text
+	}
+	return printable(text)
+}
+
+// printable quotes a text that could be taken for another line, or moves the cursor: callers choose names.
+func printable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(text)
 	}
 	return text
 }
@@ -164,7 +176,7 @@ func printRecord(to io.Writer, r *auditv1.AuditRecord, output string) error {
 	}
 	program, _, _ := strings.Cut(r.GetLog(), "/")
 	_, err := fmt.Fprintf(to, "%s  %-10s  %-19s  %-10s  %-24s  %s\n", is.Time.UTC().Format("2006-01-02T15:04:05.000Z"),
-		cmp.Or(r.GetHost(), "-"), program, cmp.Or(is.Stage, is.Event, is.Decision), cmp.Or(is.User, "-"), what(is))
+		cmp.Or(r.GetHost(), "-"), program, cmp.Or(is.Stage, is.Event, is.Decision), printable(cmp.Or(is.User, "-")), what(is))
 	return err
 }
 
@@ -173,7 +185,7 @@ func what(r audit.Record) string {
 	var words []string
 	add := func(w string) {
 		if w != "" {
-			words = append(words, w)
+			words = append(words, printable(w))
 		}
 	}
 	add(r.Verb)

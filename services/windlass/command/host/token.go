@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
@@ -61,6 +63,12 @@ func makeToken(ctx context.Context, e *session.Env, dir string, controlPlane boo
 	}
 	what, roles, sealed := "worker", []string{"worker"}, []byte(nil)
 	if controlPlane {
+		for _, name := range topology.Authorities() {
+			if step, err := c.Rotation(name); err != nil || step != identity.Steady {
+				return errors.Join(err, fmt.Errorf("authority %s is being rotated (step %s): make the token when "+
+					"`windlass auth rotate` has finished it", name, step))
+			}
+		}
 		bundle, err := c.Bundle()
 		if err != nil {
 			return err
