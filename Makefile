@@ -81,6 +81,7 @@ figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 
 test-faults: build $(need_proxy) ## Kill every program at every step of replacements, drains, roll-outs, updates; write the results to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 480m -run 'TestFaults' -v ./e2e/... ./kit/store ./services/node-agent/hostconfig
+	WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 60m ./services/node-agent/pods
 
 # The earlier version is built from its own files, beside the checkout's.
 test-skew: build ## Update from and back to the executable of an earlier commit, with both versions side by side (FROM=COMMIT)

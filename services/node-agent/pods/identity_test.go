@@ -143,7 +143,7 @@ echo x >/dev/null && cat /etc/hosts; ls /dev/shm /etc/resolv.conf`)
 	c.add(p)
 	c.await("a", "is ready", ready)
 	home := "/"
-	if os.Getenv(withUsers) == "" {
+	if !ownUsers() {
 		home = "/root" // the agent's user
 	}
 	want := "bin data dev etc lib lib64 proc release sys\nthe image's\nweb-0\nno secret\n/data /data/inner " + home +
@@ -306,7 +306,7 @@ func TestUsersOfContainers(t *testing.T) {
 
 // What a node cannot enforce is refused there.
 func TestAPodWithoutItsSecurityContextIsRefused(t *testing.T) {
-	if os.Getenv(withUsers) != "" {
+	if ownUsers() {
 		t.Skip("the other pass is without users")
 	}
 	c := newCluster(t)

@@ -18,7 +18,7 @@ import (
 // pass, as root, in which they do.
 func needUsers(t *testing.T) {
 	t.Helper()
-	if os.Getenv(withUsers) == "" {
+	if !ownUsers() {
 		t.Skip("this pass is without users; as root another one follows")
 	}
 }
