@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"path"
 	"context"
 	"fmt"
 	"os"
@@ -113,8 +114,9 @@ func (h *host) programs() map[string][]int {
 	}
 	pids := map[string][]int{}
 	for line := range strings.Lines(out) {
-		fields := strings.Fields(line) // 4711 /usr/bin/windlass serve gateway …
-		if len(fields) < 4 || fields[1] != "/usr/bin/windlass" || fields[2] != "serve" {
+		// 4711 /usr/bin/windlass serve gateway …, the path of a release's executable, or the link that starts the member.
+		fields := strings.Fields(line)
+		if len(fields) < 4 || path.Base(fields[1]) != "windlass" || fields[2] != "serve" {
 			continue
 		}
 		pid, err := strconv.Atoi(fields[0])
