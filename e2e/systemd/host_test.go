@@ -1,10 +1,10 @@
 package systemd
 
 import (
-	"path"
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
