@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,6 +18,20 @@ type Entry struct {
 	Seq  uint64
 	Time time.Time
 	User string
+
+	event, detail string
+	count         uint64
+}
+
+// Lacks says which records are missing before this one in its log, as the log itself says; empty if none are.
+func (e Entry) Lacks() string {
+	switch {
+	case e.event == EventLost:
+		return fmt.Sprintf("%d records before record %d could not be written", e.count, e.Seq)
+	case e.event == EventBegun && (e.Seq != 1 || e.detail != ""):
+		return strings.TrimSuffix(fmt.Sprintf("the log was begun again with record %d: %s", e.Seq, e.detail), ": ")
+	}
+	return ""
 }
 
 // lateBy is how much later than its time a record may be written: that of a change has the time at which the call came.
@@ -35,22 +50,33 @@ type Reader struct {
 
 // OpenReader opens a log for its records of since and later. Some records before that may be returned too.
 func OpenReader(path string, since time.Time) (*Reader, error) {
-	older, err := olderFiles(path)
-	if err != nil {
-		return nil, err
-	}
-	first := path
-	for i, file := range append(older, path) {
-		begins, err := firstLine(file)
+	for {
+		older, err := olderFiles(path)
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 || begins.Time.Before(since.Add(-lateBy)) {
-			first = file
+		first := path
+		for i, file := range append(slices.Clone(older), path) {
+			begins, err := firstLine(file)
+			if err != nil {
+				return nil, err
+			}
+			if i == 0 || begins.Time.Before(since.Add(-lateBy)) {
+				first = file
+			}
+		}
+		r := &Reader{path: path}
+		if err := r.open(first); err != nil {
+			return nil, err
+		}
+		// A rotation in between would have another file under the path.
+		if now, err := olderFiles(path); err != nil || slices.Equal(now, older) {
+			return r, err
+		}
+		if err := r.Close(); err != nil {
+			return nil, err
 		}
 	}
-	r := &Reader{path: path}
-	return r, r.open(first)
 }
 
 func firstLine(path string) (Entry, error) {
@@ -65,9 +91,6 @@ func firstLine(path string) (Entry, error) {
 	}
 	return line, err
 }
-
-// Logs returns the paths of the logs in a directory and in its directories, sorted.
-func Logs(dir string) ([]string, error) { return logsBelow(dir) }
 
 // Close closes the file.
 func (r *Reader) Close() error { return r.file.Close() }
@@ -107,12 +130,18 @@ func (r *Reader) read() (Entry, error) {
 		Seq  uint64    `json:"seq"`
 		Time time.Time `json:"time"`
 		User string    `json:"user"`
+
+		Event  string `json:"event"`
+		Detail string `json:"detail"`
+		Count  uint64 `json:"count"`
 	}
 	if err := json.Unmarshal(text, &is); err != nil || is.Seq == 0 {
 		return Entry{}, fmt.Errorf("the line after record %d is no record", r.seq)
 	}
 	r.offset += int64(len(text)) + 1
-	return Entry{Text: text, Seq: is.Seq, Time: is.Time, User: is.User}, nil
+	return Entry{
+		Text: text, Seq: is.Seq, Time: is.Time, User: is.User, event: is.Event, detail: is.Detail, count: is.Count,
+	}, nil
 }
 
 // advance goes on to the next file at the end of this one, and reports whether there may be more to read.

@@ -63,7 +63,7 @@ func Verify(paths ...string) ([]Report, error) {
 			add(verifyFiles(path, []string{path}, true))
 			continue
 		}
-		logs, err := logsBelow(path)
+		logs, err := Logs(path)
 		errs = append(errs, err)
 		for _, log := range logs {
 			add(verifyLog(log))
@@ -76,8 +76,9 @@ func Verify(paths ...string) ([]Report, error) {
 	return reports, err
 }
 
-// logsBelow finds logs by their files; also one whose newest file is missing.
-func logsBelow(dir string) ([]string, error) {
+// Logs returns the paths of the logs in a directory and in its directories, sorted: also of one whose newest file is
+// missing.
+func Logs(dir string) ([]string, error) {
 	found := map[string]bool{}
 	var unread []error
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -27,10 +27,8 @@ const (
 	callLimit  = time.Second            // timeout of a request to etcd, after which another member is tried
 	callLimits = 4 * time.Second        // the timeout doubles up to this if responses take longer
 	retryPause = 100 * time.Millisecond // after a failed request
-	// a renewal without an answer is sent to the next member after this time, up to so many at once
-	askNext     = 400 * time.Millisecond
-	askedAtOnce = 3
-	lookAgain   = 3 * time.Second // a candidate reopens its watch of the key after this time without an event
+	askNext    = 400 * time.Millisecond // the next member renews the lease if one has not answered by then
+	lookAgain  = 3 * time.Second        // a candidate reopens its watch of the key after this time without an event
 	// the same for a leader: a lost key that is detected late costs only time, since writes are fenced and the lease
 	// expires
 	lookAtOwn = 15 * time.Second
@@ -272,7 +270,7 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 			group.Go(func() {
 				ctx, cancel := context.WithDeadline(ctx, limit)
 				defer cancel()
-				at, err := e.renew(ctx, t.lease)
+				at, err := store.RenewLease(ctx, e.client, t.lease, askNext)
 				switch {
 				case errors.Is(err, rpctypes.ErrLeaseNotFound):
 					select {
@@ -290,49 +288,6 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 		}
 		end.Stop()
 		return
-	}
-}
-
-// renew renews the lease and returns until when it is valid then. Each request is a stream of its own. While there is
-// no answer it asks the next members too: etcd's client takes its members in turn, so a process that asks as often as
-// there are members each second would come to the one that hangs with every renewal.
-func (e *Elector) renew(ctx context.Context, lease clientv3.LeaseID) (until time.Time, err error) {
-	var group sync.WaitGroup
-	defer group.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type answer struct {
-		until time.Time
-		err   error
-	}
-	answers := make(chan answer, askedAtOnce)
-	ask := func() {
-		asked := time.Now()
-		resp, err := e.client.KeepAliveOnce(ctx, lease)
-		if err != nil {
-			answers <- answer{err: err}
-			return
-		}
-		answers <- answer{until: asked.Add(time.Duration(resp.TTL) * time.Second)}
-	}
-	group.Go(ask)
-	again := time.NewTicker(askNext)
-	defer again.Stop()
-	for asked, failed := 1, 0; ; {
-		select {
-		case a := <-answers:
-			failed++
-			if a.err == nil || errors.Is(a.err, rpctypes.ErrLeaseNotFound) || failed == asked {
-				return a.until, a.err
-			}
-		case <-again.C:
-			if asked < askedAtOnce {
-				asked++
-				group.Go(ask)
-			}
-		case <-ctx.Done():
-			return time.Time{}, ctx.Err()
-		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -141,11 +142,12 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 				time.AfterFunc(retryPause, a.again)
 			}
 		case <-next.C:
-			asked := time.Now()
-			err := a.renew(ctx, lease.ID)
+			renewed, err := limited(ctx, func(ctx context.Context) (time.Time, error) {
+				return store.RenewLease(ctx, a.client, lease.ID, askNext)
+			})
 			switch {
 			case err == nil:
-				until = asked.Add(leaseTTL)
+				until = renewed
 				a.restore(ctx, lease.ID)
 				if time.Since(remembered) > rememberEvery && a.remember(ctx) == nil {
 					remembered = time.Now()
@@ -155,40 +157,6 @@ func (a *Announcer) hold(ctx context.Context) (clientv3.LeaseID, error) {
 			}
 		}
 	}
-}
-
-// renew renews the lease. While a member does not answer, the next ones are asked too: with one that hangs, as it does
-// where it is cut off from the others, a few requests in a row would take longer than the lease is valid. The first
-// answer counts, also a late one.
-func (a *Announcer) renew(ctx context.Context, lease clientv3.LeaseID) error {
-	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
-		const most = 3 // at once
-		answers := make(chan error, most)
-		ask := func() {
-			_, err := a.client.KeepAliveOnce(ctx, lease)
-			answers <- err
-		}
-		go ask()
-		again := time.NewTicker(askNext)
-		defer again.Stop()
-		for asked, failed := 1, 0; ; {
-			select {
-			case err := <-answers:
-				failed++
-				if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) || failed == asked {
-					return struct{}{}, err
-				}
-			case <-again.C:
-				if asked < most {
-					asked++
-					go ask()
-				}
-			case <-ctx.Done():
-				return struct{}{}, ctx.Err()
-			}
-		}
-	})
-	return err
 }
 
 func (a *Announcer) put(ctx context.Context, lease clientv3.LeaseID) error {

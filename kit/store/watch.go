@@ -59,7 +59,7 @@ type Watcher struct {
 	last    int64 // revision up to which all was delivered
 	ask     chan struct{}
 	overdue chan int64    // a revision
-	trust   time.Duration // in the next stream
+	trust   time.Duration // that streams have at present
 	lateFor int64         // revision that is overdue
 	late    time.Time     // since when it is
 	// distrusted is when a stream was given up last because of what was overdue.
@@ -147,9 +147,6 @@ func (w *Watcher) run(ctx context.Context) {
 		if w.last > before {
 			again.Reset()
 		}
-		if time.Since(w.distrusted) > trustAgain {
-			w.trust = trust
-		}
 		again.Wait(ctx)
 	}
 }
@@ -220,6 +217,9 @@ func (w *Watcher) stream(ctx context.Context) error {
 			reached := max(w.last, waiting.reached())
 			if reached >= revision {
 				continue
+			}
+			if time.Since(w.distrusted) > trustAgain {
+				w.trust = trust
 			}
 			if reached >= w.lateFor {
 				w.lateFor, w.late = revision, time.Now().Add(-trust) // so long it took until this was said

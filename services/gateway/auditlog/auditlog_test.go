@@ -215,6 +215,48 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// event is a record of a log about itself.
+func event(seq, second int, name, more string) string {
+	return fmt.Sprintf(`{"seq":%d,"time":%q,"event":%q,%s}`, seq, at(second).Format(time.RFC3339), name, more)
+}
+
+func TestWhatALogSaysIsMissingIsNamed(t *testing.T) {
+	const h = "h1: machine-api/audit.log: "
+	for _, c := range []struct {
+		name  string
+		since *timestamppb.Timestamp
+		lines []string
+		want  []string
+	}{
+		{"a log from its beginning", nil, []string{event(1, 1, "begun", `"user":""`), line(2, 2, "ann")}, nil},
+		{
+			"records that could not be written", nil,
+			[]string{line(1, 1, "ann"), event(2, 2, "lost", `"count":7`), line(3, 3, "ann")},
+			[]string{h + "7 records before record 2 could not be written"},
+		},
+		{
+			"they are older than what is asked for", timestamppb.New(at(3)),
+			[]string{line(1, 1, "ann"), event(2, 2, "lost", `"count":7`), line(3, 3, "ann")}, nil,
+		},
+		{
+			"a log that was set aside", nil, []string{event(1, 1, "begun", `"detail":"audit.log.unchained-1"`)},
+			[]string{h + "the log was begun again with record 1: audit.log.unchained-1"},
+		},
+		{
+			"older files that are gone", timestamppb.New(at(1)), []string{line(9, 5, "ann")},
+			[]string{h + "the records before record 9, of 2026-11-30T12:00:05Z, are no longer kept"},
+		},
+		{"all that is kept", nil, []string{line(9, 5, "ann")}, nil},
+	} {
+		f := newFleet(t, "h1")
+		f.write("h1", c.lines...)
+		a, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{SinceTime: c.since, User: "ann"})
+		if err != nil || !slices.Equal(a.missing, c.want) {
+			t.Errorf("%s: missing %q, %v, want %q", c.name, a.missing, err, c.want)
+		}
+	}
+}
+
 func TestOnlyThoseWithTheRightReadTheAuditLogs(t *testing.T) {
 	f := newFleet(t, "h1")
 	f.write("h1", line(1, 1, "ann"))

@@ -40,6 +40,7 @@ type host struct {
 type log struct {
 	name   string // such as "machine-api/audit.log"
 	reader *audit.Reader
+	since  time.Time    // records of before are not asked for; zero: all are
 	seq    uint64       // of the last record
 	head   *audit.Entry // the next record to send; nil if there is none yet
 }
@@ -120,7 +121,7 @@ func (h host) open(q *auditv1.ReadAuditLogsRequest, b *batch) (logs []*log) {
 				continue
 			}
 			found[program] = true
-			logs = append(logs, &log{name: program + "/" + filepath.Base(path), reader: reader})
+			logs = append(logs, &log{name: program + "/" + filepath.Base(path), reader: reader, since: since})
 		}
 	}
 	for _, program := range h.programs {
@@ -144,8 +145,15 @@ func (l *log) fill(b *batch) bool {
 		b.lacks(l.name + " is read no further: " + err.Error())
 		return false
 	}
-	if l.seq != 0 && entry.Seq != l.seq+1 {
+	switch {
+	case l.seq != 0 && entry.Seq != l.seq+1:
 		b.lacks(fmt.Sprintf("%s: record %d follows record %d", l.name, entry.Seq, l.seq))
+	case entry.Time.Before(l.since): // what is missing before it is not asked for
+	case entry.Lacks() != "":
+		b.lacks(l.name + ": " + entry.Lacks())
+	case l.seq == 0 && entry.Seq != 1 && !l.since.IsZero():
+		b.lacks(fmt.Sprintf("%s: the records before record %d, of %s, are no longer kept", l.name, entry.Seq,
+			entry.Time.UTC().Format(time.RFC3339)))
 	}
 	l.seq = entry.Seq
 	l.head = &entry
