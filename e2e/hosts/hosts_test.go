@@ -252,8 +252,8 @@ func testAudit(t *testing.T, f *fleet) {
 		}
 	}
 	// The records of a log on another host are those that its disk has.
-	whole, code := h1.ask("audit", "--host", h3.name, "-o", "raw")
 	raw, err := os.ReadFile(filepath.Join(h3.dir, "services", topology.Scheduler, "audit.log"))
+	whole, code := h1.ask("audit", "--host", h3.name, "-o", "raw")
 	if err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v", code, err)
 	}

@@ -131,6 +131,12 @@ func (h *host) programs() map[string][]int {
 	return pids
 }
 
+// pid returns the process of a program as the host numbers it; programs has the engine's numbers.
+func (h *host) pid(program string) string {
+	h.t.Helper()
+	return h.must("sed", "-n", `s/.*"pid": *\([0-9]*\).*/\1/p`, "/var/lib/windlass/run/"+program+".json")
+}
+
 // start has the unit run the programs of a host that is in a cluster, and waits for all of them.
 func (h *host) start() {
 	h.t.Helper()

@@ -198,14 +198,11 @@ func updates(hosts []*host) {
 		}
 		return fmt.Sprint(out, err)
 	})
-	first.t.Logf("| update of %d programs on %d hosts | %.0f s |", len(topology.NamesOnHosts()), len(hosts),
+	first.t.Logf("| update of %d programs on %d hosts | %.0f s |", 1+len(topology.NamesOnHosts()), len(hosts),
 		time.Since(began).Seconds())
 	for _, h := range hosts {
-		for name, pids := range h.programs() {
-			if _, service := topology.Find(name); !service {
-				continue
-			}
-			exe := h.must("readlink", fmt.Sprintf("/proc/%d/exe", pids[0]))
+		for _, name := range append(topology.NamesOnHosts(), "node-agent") {
+			exe := h.must("readlink", "/proc/"+h.pid(name)+"/exe")
 			if !strings.HasPrefix(exe, "/var/lib/windlass/executables/") {
 				h.t.Errorf("%s of %s runs from %s", name, h.name, exe)
 			}
@@ -236,7 +233,7 @@ func (h *host) keepsPrograms(replace func()) {
 		return ""
 	})
 	const killed = topology.Scheduler
-	h.must("sh", "-c", `kill -KILL $(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' /var/lib/windlass/run/`+killed+`.json)`)
+	h.must("sh", "-c", "kill -KILL "+h.pid(killed))
 	await(h.t, "another "+killed, func() string {
 		if pids := h.programs()[killed]; len(pids) != 1 || slices.Equal(pids, before[killed]) {
 			return fmt.Sprintf("the process was %d and is %d", before[killed], pids)

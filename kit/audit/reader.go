@@ -14,10 +14,12 @@ import (
 
 // Entry is one record as it is in a log, with what it is ordered and selected by.
 type Entry struct {
-	Text []byte // without the newline
-	Seq  uint64
-	Time time.Time
-	User string
+	Text    []byte // without the newline
+	Seq     uint64
+	Time    time.Time
+	Last    time.Time // of the last call that is counted in it; Time if none is
+	User    string
+	Several bool // calls of several users are counted in it
 
 	event, detail string
 	count         uint64
@@ -34,7 +36,8 @@ func (e Entry) Lacks() string {
 	return ""
 }
 
-// lateBy is how much later than its time a record may be written: that of a change has the time at which the call came.
+// lateBy is by how much a file may begin too late: its first record has the time of its writing, by a clock that may
+// have been set back since.
 const lateBy = time.Minute
 
 // Reader reads the records of a log in their order, those of its older files first. It follows the log while a program
@@ -56,13 +59,15 @@ func OpenReader(path string, since time.Time) (*Reader, error) {
 			return nil, err
 		}
 		first := path
-		for i, file := range append(slices.Clone(older), path) {
+		// From the newest back, to the one that begins before since. A file that is empty begins at no time.
+		for _, file := range slices.Backward(append(slices.Clone(older), path)) {
+			first = file
 			begins, err := firstLine(file)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", file, err)
 			}
-			if i == 0 || begins.Time.Before(since.Add(-lateBy)) {
-				first = file
+			if !begins.Time.IsZero() && begins.Time.Before(since.Add(-lateBy)) {
+				break
 			}
 		}
 		r := &Reader{path: path}
@@ -131,6 +136,8 @@ func (r *Reader) read() (Entry, error) {
 		Time time.Time `json:"time"`
 		User string    `json:"user"`
 
+		LastTime time.Time `json:"lastTime"`
+
 		Event  string `json:"event"`
 		Detail string `json:"detail"`
 		Count  uint64 `json:"count"`
@@ -139,9 +146,14 @@ func (r *Reader) read() (Entry, error) {
 		return Entry{}, fmt.Errorf("the line after record %d is no record", r.seq)
 	}
 	r.offset += int64(len(text)) + 1
-	return Entry{
-		Text: text, Seq: is.Seq, Time: is.Time, User: is.User, event: is.Event, detail: is.Detail, count: is.Count,
-	}, nil
+	e := Entry{
+		Text: text, Seq: is.Seq, Time: is.Time, Last: is.Time, User: is.User, Several: is.User == "" && is.Count > 0,
+		event: is.Event, detail: is.Detail, count: is.Count,
+	}
+	if is.LastTime.After(e.Last) {
+		e.Last = is.LastTime
+	}
+	return e, nil
 }
 
 // advance goes on to the next file at the end of this one, and reports whether there may be more to read.

@@ -133,6 +133,20 @@ func TestAReaderSkipsOlderFiles(t *testing.T) {
 	}
 }
 
+// A file that was emptied begins at no time, which is no reason to skip those before it.
+func TestAReaderDoesNotSkipFilesForAnEmptyOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), ChangesFile)
+	now := time.Now()
+	written(t, path+".000000000000002", 1, now.Add(-5*time.Hour), now.Add(-4*time.Hour))
+	written(t, path, 3)
+	r, err := OpenReader(path, now.Add(-10*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	equal(t, rest(t, r), 1, 2)
+}
+
 func TestALineThatIsNoRecordIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), ChangesFile)
 	written(t, path, 1, time.Now())

@@ -95,8 +95,12 @@ func AdoptNext(dir, name string, certPEM, keyPEM []byte) error {
 	case step != Steady && step != Prepared:
 		return fmt.Errorf("authority %q: a rotation is under way here (%s)", name, step)
 	}
-	if there, err := exists(activatingFile(dir, name)); there || err != nil {
-		return errors.Join(err, fmt.Errorf("authority %q: another one is about to sign", name))
+	there, err := exists(activatingFile(dir, name))
+	if err != nil {
+		return err
+	}
+	if there {
+		return fmt.Errorf("authority %q: another one is about to sign", name)
 	}
 	if err := checkPair(certPEM, keyPEM); err != nil {
 		return fmt.Errorf("next authority %q: %w", name, err)

@@ -215,6 +215,30 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
+// Refusals are counted, of several users together if there are many.
+func TestCountedRecordsAreSelectedByWhatTheyStandFor(t *testing.T) {
+	f := newFleet(t, "h1")
+	counted := func(seq int, user string) string {
+		return fmt.Sprintf(`{"seq":%d,"time":%q,"user":%q,"count":9,"lastTime":%q}`, seq, at(1).Format(time.RFC3339), user,
+			at(5).Format(time.RFC3339))
+	}
+	f.write("h1", counted(1, "ann"), counted(2, "bob"), counted(3, ""), line(4, 2, "ann"))
+	a, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{SinceTime: timestamppb.New(at(3)), User: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, a.records, "h1 "+counted(1, "ann"), "h1 "+counted(3, ""))
+}
+
+func TestALogThatCannotBeReadIsThere(t *testing.T) {
+	f := newFleet(t, "h1")
+	f.write("h1", "garbage")
+	a, err := f.ask("h1", admin, &auditv1.ReadAuditLogsRequest{})
+	if err != nil || len(a.missing) != 1 || !strings.HasPrefix(a.missing[0], "h1: machine-api/audit.log is not read: ") {
+		t.Errorf("missing %q, %v", a.missing, err)
+	}
+}
+
 // event is a record of a log about itself.
 func event(seq, second int, name, more string) string {
 	return fmt.Sprintf(`{"seq":%d,"time":%q,"event":%q,%s}`, seq, at(second).Format(time.RFC3339), name, more)
@@ -236,14 +260,17 @@ func TestWhatALogSaysIsMissingIsNamed(t *testing.T) {
 		},
 		{
 			"they are older than what is asked for", timestamppb.New(at(3)),
-			[]string{line(1, 1, "ann"), event(2, 2, "lost", `"count":7`), line(3, 3, "ann")}, nil,
+			[]string{line(1, 1, "ann"), event(2, 2, "lost", `"count":7`), line(3, 3, "ann")},
+			nil,
 		},
 		{
-			"a log that was set aside", nil, []string{event(1, 1, "begun", `"detail":"audit.log.unchained-1"`)},
+			"a log that was set aside", nil,
+			[]string{event(1, 1, "begun", `"detail":"audit.log.unchained-1"`)},
 			[]string{h + "the log was begun again with record 1: audit.log.unchained-1"},
 		},
 		{
-			"older files that are gone", timestamppb.New(at(1)), []string{line(9, 5, "ann")},
+			"older files that are gone", timestamppb.New(at(1)),
+			[]string{line(9, 5, "ann")},
 			[]string{h + "the records before record 9, of 2026-11-30T12:00:05Z, are no longer kept"},
 		},
 		{"all that is kept", nil, []string{line(9, 5, "ann")}, nil},

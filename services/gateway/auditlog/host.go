@@ -115,12 +115,12 @@ func (h host) open(q *auditv1.ReadAuditLogsRequest, b *batch) (logs []*log) {
 				continue
 			}
 			program := filepath.Base(filepath.Dir(path))
+			found[program] = true
 			reader, err := audit.OpenReader(path, since)
 			if err != nil {
-				b.lacks(err.Error())
+				b.lacks(program + "/" + filepath.Base(path) + " is not read: " + err.Error())
 				continue
 			}
-			found[program] = true
 			logs = append(logs, &log{name: program + "/" + filepath.Base(path), reader: reader, since: since})
 		}
 	}
@@ -173,8 +173,8 @@ func earliest(logs []*log) (first *log) {
 // wanted reports whether a record is one that the request selects.
 func wanted(q *auditv1.ReadAuditLogsRequest, e audit.Entry) bool {
 	since, until := q.GetSinceTime(), q.GetUntilTime()
-	return (since == nil || !e.Time.Before(since.AsTime())) && (until == nil || e.Time.Before(until.AsTime())) &&
-		(q.GetUser() == "" || e.User == q.GetUser())
+	return (since == nil || !e.Last.Before(since.AsTime())) && (until == nil || e.Time.Before(until.AsTime())) &&
+		(q.GetUser() == "" || e.User == q.GetUser() || e.Several)
 }
 
 // batch collects what is sent at once.

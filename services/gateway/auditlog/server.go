@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	auditv1 "github.com/windlass-dev/windlass/gen/windlass/audit/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
@@ -24,7 +26,7 @@ import (
 
 const (
 	// most calls of users are answered at once, and mostPeers of other gateways. Each kind has slots of its own: two
-	// gateways that ask each other must not wait for one another.
+	// gateways that ask each other must not refuse one another.
 	most      = 4
 	mostPeers = 4 * most
 	again     = 5 * time.Second
@@ -154,7 +156,7 @@ func (s *Server) sources(here host, q *auditv1.ReadAuditLogsRequest) (sources []
 	known := []string{here.name}
 	if here.name != "" {
 		view := s.config.View()
-		if now := time.Now(); now.Sub(view.Confirmed) > unconfirmed && len(q.GetHosts()) == 0 {
+		if now := time.Now(); now.Sub(view.Confirmed) > unconfirmed {
 			lacks("", "this gateway cannot read etcd, so it may not know all hosts")
 		}
 		gateways := view.Gateways()
@@ -194,10 +196,9 @@ func (s *Server) ask(ctx context.Context, at discovery.Endpoint, q *auditv1.Read
 	defer cancel(nil)
 	silent := time.AfterFunc(s.patience, func() { cancel(errSilent) })
 	defer silent.Stop()
-	stream, err := auditv1.NewAuditServiceClient(conn).ReadAuditLogs(ctx, &auditv1.ReadAuditLogsRequest{
-		SinceTime: q.GetSinceTime(), UntilTime: q.GetUntilTime(), Logs: q.GetLogs(), User: q.GetUser(),
-		Follow: q.GetFollow(), Local: true,
-	})
+	local := proto.CloneOf(q)
+	local.Local, local.Hosts = true, nil
+	stream, err := auditv1.NewAuditServiceClient(conn).ReadAuditLogs(ctx, local)
 	if err != nil {
 		return reason(ctx, at, err)
 	}
@@ -211,7 +212,10 @@ func (s *Server) ask(ctx context.Context, at discovery.Endpoint, q *auditv1.Read
 		}
 		silent.Stop() // while this side is busy
 		for _, r := range m.GetRecords() {
-			r.Host = at.Host
+			r.Host = at.Host // whatever that gateway says
+		}
+		for _, lack := range m.GetMissing() {
+			lack.Host = at.Host
 		}
 		if err := to(m); err != nil {
 			return err
@@ -224,10 +228,12 @@ var errSilent = errors.New("it sends nothing")
 
 // reason says why a host's records are missing.
 func reason(ctx context.Context, at discovery.Endpoint, err error) error {
-	if errors.Is(context.Cause(ctx), errSilent) {
+	code := status.Code(err)
+	switch err = errors.New(status.Convert(err).Message()); {
+	case errors.Is(context.Cause(ctx), errSilent):
 		err = errSilent
-	} else {
-		err = errors.New(status.Convert(err).Message())
+	case code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled:
+		return fmt.Errorf("its gateway refuses (%s): %w", code, err)
 	}
 	if !at.Gone.IsZero() {
 		return fmt.Errorf("it does not answer since %s: %w", at.Gone.UTC().Format(time.RFC3339), err)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -102,10 +103,14 @@ func (a *Agent) renewAll(ctx context.Context, conn grpc.ClientConnInterface, c C
 	record := &hostv1.HostCertificates{RenewalId: &id, Renewed: renewed}
 	if err != nil {
 		text := err.Error()
-		text = text[:min(len(text), maxMessage)]
+		text = strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 		record.RenewalFailure = &text
 	}
-	a.cfg.Log.InfoContext(ctx, "certificates renewed on request", "count", len(renewed), "error", err)
+	if err != nil {
+		a.cfg.Log.WarnContext(ctx, "not all certificates renewed on request", "count", len(renewed), "error", err)
+	} else {
+		a.cfg.Log.InfoContext(ctx, "certificates renewed on request", "count", len(renewed))
+	}
 	raw, err := protojson.Marshal(record)
 	if err != nil {
 		return err
@@ -194,10 +199,6 @@ const servicesAuthority = "windlass"
 // state returns the hash of what the host trusts, empty if its files differ, and what is not done yet of the present
 // step.
 func (w *workerCertificates) state() (trust, pending string, err error) {
-	want := w.rotation.GetTrust()
-	if w.rotation.GetStep() == hostv1.Rotation_STEP_RETIRE {
-		want = w.rotation.GetNextTrust()
-	}
 	for i, l := range w.leaves() {
 		bundle, err := os.ReadFile(l.ca)
 		if err != nil {
@@ -212,7 +213,7 @@ func (w *workerCertificates) state() (trust, pending string, err error) {
 		} else if hash != trust {
 			trust = ""
 		}
-		if hash != want {
+		if hash != w.rotation.GetTrust() {
 			pending = "it does not have the authorities to trust yet"
 		}
 		if w.rotation.GetStep() == hostv1.Rotation_STEP_PREPARE {

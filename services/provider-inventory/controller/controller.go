@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
@@ -129,11 +128,9 @@ func (c *Controller) Rotate(ctx context.Context, _ string) (time.Time, error) {
 	if err := c.Records.Hosts.CatchUp(ctx); err != nil { // a host that has just joined has to follow, too
 		return again, err
 	}
-	if names := c.Records.Unreadable(); len(names) > 0 { // it has to follow, too
-		return again, fmt.Errorf("the rotation of authority %s waits: the record of host %s cannot be read", r.GetAuthority(),
-			strings.Join(names, ", "))
-	}
-	p := plan.Rotate(plan.RotationView{Now: c.Now(), Rotation: r, Hosts: c.Records.Hosts.All()})
+	p := plan.Rotate(plan.RotationView{
+		Now: c.Now(), Rotation: r, Hosts: c.Records.Hosts.All(), Unreadable: c.Records.Unreadable(),
+	})
 	switch p.Verb {
 	case plan.AdvanceRotation:
 		err = c.Records.PutRotation(ctx, p.Next, revision)
@@ -143,8 +140,8 @@ func (c *Controller) Rotate(ctx context.Context, _ string) (time.Time, error) {
 		return again, nil
 	}
 	if err == nil {
-		c.Log.InfoContext(ctx, "rotation of an authority", "authority", r.GetAuthority(), "action", p.Verb, "step",
-			p.Next.GetStep().String(), "reason", p.Reason)
+		c.Log.InfoContext(ctx, "rotation of an authority", "authority", r.GetAuthority(), "action", p.Verb, "completed",
+			r.GetStep().String(), "reason", p.Reason)
 	}
 	return again, err
 }

@@ -30,7 +30,9 @@ var completedAs = map[hostv1.Rotation_Step]string{prepare: "Prepare", activate: 
 type RotationView struct {
 	Now      time.Time
 	Rotation *hostv1.Rotation // nil if there is none
-	Hosts    []*hostv1.Host   // all of the inventory
+	Hosts    []*hostv1.Host   // all of the inventory that can be read
+	// Unreadable are the names of the hosts whose records cannot be read.
+	Unreadable []string
 }
 
 // Verbs of a rotation.
@@ -76,6 +78,10 @@ func Rotate(v RotationView) RotationPlan {
 		waits = append(waits, text)
 	}
 	switch {
+	case len(v.Unreadable) > 0: // they have to follow, too
+		p.WaitsFor = fmt.Sprintf(
+			"the record of host %s, which cannot be read: the log of provider-inventory says why; restore "+
+				"it, or remove the host with `windlass host remove`", strings.Join(v.Unreadable, ", "))
 	case p.Hosts == 0:
 		p.WaitsFor = "hosts: the inventory has none"
 	case len(waits) > 0 && r.GetStep() == prepare && !keyIsHeld(v.Hosts, r):
@@ -91,6 +97,9 @@ func Rotate(v RotationView) RotationPlan {
 		p.Next = proto.CloneOf(r)
 		p.Next.Step, p.Next.StepTime = r.GetStep()+1, timestamppb.New(v.Now.UTC())
 		p.Next.SealedKeys = nil // every host has the key
+		if p.Next.GetStep() == retire {
+			p.Next.Trust = r.GetId()
+		}
 	}
 	return p
 }
@@ -115,10 +124,6 @@ func HasAuthorities(h *hostv1.Host) bool {
 // behind returns why a host has not completed the present step; nil if it has.
 func behind(h *hostv1.Host, r *hostv1.Rotation) *metav1.HeldBack {
 	name, s, c := h.GetMetadata().GetName(), h.GetStatus(), h.GetStatus().GetCertificates()
-	trust := r.GetTrust()
-	if r.GetStep() == retire {
-		trust = r.GetNextTrust()
-	}
 	switch {
 	case s.GetPhase() == Lost:
 		return &metav1.HeldBack{
@@ -132,9 +137,9 @@ func behind(h *hostv1.Host, r *hostv1.Rotation) *metav1.HeldBack {
 		return &metav1.HeldBack{Reason: "has not completed the step: " + c.GetPending(), SinceTime: r.GetStepTime()}
 	case c.GetCompleted() != completedAs[r.GetStep()]:
 		return &metav1.HeldBack{Reason: "has not completed the step", SinceTime: r.GetStepTime()}
-	case c.GetTrust() != trust:
+	case c.GetTrust() != r.GetTrust():
 		return &metav1.HeldBack{
-			Reason:    fmt.Sprintf("trusts %s, not %s", c.GetTrust(), trust),
+			Reason:    fmt.Sprintf("trusts %s, not %s", c.GetTrust(), r.GetTrust()),
 			SinceTime: r.GetStepTime(),
 		}
 	case r.GetStep() == prepare && r.GetAuthority() == servicesAuthority && work(h) == Claimed:
@@ -159,8 +164,8 @@ func keyIsHeld(hosts []*hostv1.Host, r *hostv1.Rotation) bool {
 	})
 }
 
-// Begin returns the rotation after a request to begin one, or to move its goal. now is begun unless there is a
-// rotation; it is nil if the request has no next authority.
+// Begin returns the rotation after a request to begin one, or to move its goal: begun unless there is a rotation. begun
+// is nil if the request has no next authority.
 func Begin(v RotationView, authority string, goal hostv1.Rotation_Step, begun *hostv1.Rotation) (*hostv1.Rotation,
 	error,
 ) {

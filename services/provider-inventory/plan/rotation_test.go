@@ -26,9 +26,13 @@ const (
 
 // rotating returns the rotation of an authority in a step.
 func rotating(authority string, step, goal hostv1.Rotation_Step) *hostv1.Rotation {
+	trust := "both"
+	if step == retire {
+		trust = "next"
+	}
 	return &hostv1.Rotation{
-		Id: "next", Authority: authority, Step: step, Goal: goal, NextCertificate: []byte("ca"), Trust: "both",
-		NextTrust: "next", Host: "h1", StartTime: timestamppb.New(start), StepTime: timestamppb.New(start),
+		Id: "next", Authority: authority, Step: step, Goal: goal, NextCertificate: []byte("ca"), Trust: trust,
+		Host: "h1", StartTime: timestamppb.New(start), StepTime: timestamppb.New(start),
 	}
 }
 
@@ -168,10 +172,23 @@ func TestNextStepOfARotation(t *testing.T) {
 			if c.verb == plan.AdvanceRotation && got.Next.GetStep() != c.rotation.GetStep()+1 {
 				t.Errorf("next step %v", got.Next.GetStep())
 			}
+			if last := got.Next.GetStep() == retire; last != (got.Next.GetTrust() == c.rotation.GetId()) && got.Next != nil {
+				t.Errorf("hosts trust %[2]s in %[1]v", got.Next.GetStep(), got.Next.GetTrust())
+			}
 			if diff := cmp.Diff(before, c.rotation, protocmp.Transform()); diff != "" {
 				t.Errorf("the view was changed: %s", diff)
 			}
 		})
+	}
+}
+
+func TestAHostWhoseRecordCannotBeReadHoldsARotation(t *testing.T) {
+	got := plan.Rotate(plan.RotationView{
+		Now: start, Rotation: rotating("windlass", prepare, activate), Hosts: []*hostv1.Host{plane("h1", prepare)},
+		Unreadable: []string{"h7"},
+	})
+	if got.Verb != "" || !strings.HasPrefix(got.WaitsFor, "the record of host h7, which cannot be read") {
+		t.Errorf("%q, waits for %q", got.Verb, got.WaitsFor)
 	}
 }
 

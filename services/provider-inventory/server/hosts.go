@@ -68,8 +68,8 @@ func (s *Hosts) RegisterHost(ctx context.Context, r *hostv1.RegisterHostRequest)
 
 // CordonHost makes a host unschedulable.
 func (s *Hosts) CordonHost(ctx context.Context, r *hostv1.CordonHostRequest) (*hostv1.Host, error) {
-	h, err := s.schedulable(ctx, r.GetName(), true, r.GetReason())
-	if err == nil {
+	h, changed, err := s.schedulable(ctx, r.GetName(), true, r.GetReason())
+	if err == nil && changed {
 		s.event(ctx, h, events.Normal, "HostCordoned", "No machine claims the host", r.GetReason())
 	}
 	return h, err
@@ -77,8 +77,8 @@ func (s *Hosts) CordonHost(ctx context.Context, r *hostv1.CordonHostRequest) (*h
 
 // UncordonHost makes a host schedulable again.
 func (s *Hosts) UncordonHost(ctx context.Context, r *hostv1.UncordonHostRequest) (*hostv1.Host, error) {
-	h, err := s.schedulable(ctx, r.GetName(), false, "")
-	if err == nil {
+	h, changed, err := s.schedulable(ctx, r.GetName(), false, "")
+	if err == nil && changed {
 		s.event(ctx, h, events.Normal, "HostUncordoned", "Machines may claim the host again", "")
 	}
 	return h, err
@@ -94,11 +94,16 @@ func (s *Hosts) event(ctx context.Context, h *hostv1.Host, typ, reason, effect, 
 	s.Events.Event(h, typ, reason, text)
 }
 
-func (s *Hosts) schedulable(ctx context.Context, name string, not bool, reason string) (*hostv1.Host, error) {
-	return s.Records.Hosts.Modify(ctx, object.Key{Name: name}, func(h *hostv1.Host) error {
+// schedulable returns the host, and whether that changed it.
+func (s *Hosts) schedulable(ctx context.Context, name string, not bool, reason string) (out *hostv1.Host, changed bool,
+	err error,
+) {
+	out, err = s.Records.Hosts.Modify(ctx, object.Key{Name: name}, func(h *hostv1.Host) error {
+		changed = h.GetSpec().GetUnschedulable() != not || h.GetSpec().GetUnschedulableReason() != reason
 		h.Spec.Unschedulable, h.Spec.UnschedulableReason = not, reason
 		return nil
 	})
+	return out, changed, err
 }
 
 // FenceHost notes that a Lost host is off. Its machine has no instance any more.

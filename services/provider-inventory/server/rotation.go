@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,6 +20,9 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 )
 
+// renewalIDs is the form of the IDs of renewals.
+const renewalIDs = "20060102T150405.000000000Z"
+
 // RenewHostCertificates asks a host to renew its certificates.
 func (s *Hosts) RenewHostCertificates(ctx context.Context, r *hostv1.RenewHostCertificatesRequest) (*hostv1.Host,
 	error,
@@ -29,8 +33,12 @@ func (s *Hosts) RenewHostCertificates(ctx context.Context, r *hostv1.RenewHostCe
 	}
 	return s.Records.Change(ctx, r.GetName(), "", func(h *hostv1.Host) (records.Change, error) {
 		status := object.Clone(h).GetStatus()
-		at := timestamppb.New(s.Now().UTC())
-		status.RenewalId, status.RenewalTime = new(at.AsTime().Format("20060102T150405.000000000Z")), at
+		at := s.Now().UTC()
+		// A later request has a later ID, also of another leader with another clock.
+		if last, err := time.Parse(renewalIDs, status.GetRenewalId()); err == nil && !at.After(last) {
+			at = last.Add(time.Nanosecond)
+		}
+		status.RenewalId = new(at.Format(renewalIDs))
 		return records.Change{Status: status}, nil
 	})
 }
@@ -38,7 +46,9 @@ func (s *Hosts) RenewHostCertificates(ctx context.Context, r *hostv1.RenewHostCe
 // rotation returns all that decisions about the rotation depend on, and the revision of its record.
 func (s *Hosts) rotation(ctx context.Context) (plan.RotationView, int64, error) {
 	r, revision, err := s.Records.Rotation(ctx)
-	return plan.RotationView{Now: s.Now(), Rotation: r, Hosts: s.Records.Hosts.All()}, revision, err
+	return plan.RotationView{
+		Now: s.Now(), Rotation: r, Hosts: s.Records.Hosts.All(), Unreadable: s.Records.Unreadable(),
+	}, revision, err
 }
 
 // StartRotation begins a rotation, or moves its goal.
@@ -83,7 +93,7 @@ func (s *Hosts) begun(r *hostv1.StartRotationRequest) (*hostv1.Rotation, error) 
 	now := timestamppb.New(s.Now().UTC())
 	return &hostv1.Rotation{
 		Id: next, Authority: r.GetAuthority(), Step: hostv1.Rotation_STEP_PREPARE, Goal: r.GetGoal(),
-		NextCertificate: r.GetNextCertificate(), Signature: r.GetSignature(), Trust: both, NextTrust: next,
+		NextCertificate: r.GetNextCertificate(), Signature: r.GetSignature(), Trust: both,
 		Host: r.GetHost(), StartTime: now, StepTime: now,
 	}, nil
 }

@@ -121,7 +121,7 @@ func TestARotationIsContinuedByTheNextLeader(t *testing.T) {
 	}
 	next.step(hostv1.Rotation_STEP_RETIRE)
 	for _, name := range []string{"h1", "h2"} {
-		next.synced(name, done("Retire", "Retired", started.GetNextTrust()))
+		next.synced(name, done("Retire", "Retired", started.GetId()))
 	}
 	next.step(0)
 }

@@ -180,9 +180,13 @@ func JoinHost(dir string, m Member, j Joined) (*Cluster, error) {
 		topology.EtcdClientAuthority: "",
 		topology.EtcdPeerAuthority:   strconv.Itoa(peerPort),
 	} {
-		if former, err := c.formerAuthority(name, j.Endpoints, port); err != nil || former {
-			return nil, errors.Join(err, errors.New("the authorities of etcd were rotated since the token was made: make a new "+
-				"one, and remove "+dir))
+		former, err := c.formerAuthority(name, j.Endpoints, port)
+		if err != nil {
+			return nil, err
+		}
+		if former {
+			return nil, errors.New("the authorities of etcd were rotated since the token was made: make a new one, and remove " +
+				dir)
 		}
 	}
 	if err := c.Save(); err != nil {

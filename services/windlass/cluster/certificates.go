@@ -481,7 +481,7 @@ func (c *Cluster) Expiring(now time.Time) ([]Certificate, error) {
 	err := c.leaves(func(path string, cert *x509.Certificate) error {
 		life := cert.NotAfter.Sub(identity.IssuedAt(cert))
 		if now.After(cert.NotAfter.Add(-life / 20)) {
-			out = append(out, Certificate{Path: path, NotAfter: cert.NotAfter})
+			out = append(out, Certificate{Path: c.below(path), NotAfter: cert.NotAfter})
 		}
 		return nil
 	})

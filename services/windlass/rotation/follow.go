@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -60,10 +61,13 @@ func (f *Follower) Report(ctx context.Context) (*hostv1.HostCertificates, []*hos
 		if err != nil {
 			return nil, nil, err
 		}
-		if pending != "" && f.failure != "" {
+		switch { // a host that has done its part may still have failed to encrypt the key for others
+		case pending == "":
+			pending = f.failure
+		case f.failure != "":
 			pending += ": " + f.failure
 		}
-		if out.Pending = text(pending[:min(len(pending), maxText)]); pending == "" {
+		if out.Pending = text(strings.ToValidUTF8(pending[:min(len(pending), maxText)], "")); pending == "" {
 			out.Completed = new(completed[r.GetStep()])
 		}
 		if r.GetStep() == hostv1.Rotation_STEP_PREPARE && !has(st, r) {
@@ -121,10 +125,7 @@ func (f *Follower) sign(out *hostv1.HostCertificates) error {
 
 // pending returns what this host has not done yet of the present step; empty if it has done all.
 func (f *Follower) pending(ctx context.Context, st cluster.RotationState) (string, error) {
-	r, trust := f.rotation, f.rotation.GetTrust()
-	if r.GetStep() == hostv1.Rotation_STEP_RETIRE {
-		trust = r.GetNextTrust()
-	}
+	r := f.rotation
 	switch {
 	case !has(st, r):
 		return "it waits for the key of the next authority, which another control-plane host encrypts for it", nil
@@ -132,7 +133,7 @@ func (f *Follower) pending(ctx context.Context, st cluster.RotationState) (strin
 		return "it signs with the former authority", nil
 	case r.GetStep() != hostv1.Rotation_STEP_PREPARE && st.Others > 0:
 		return fmt.Sprintf("it has %d certificates of the former authority", st.Others), nil
-	case st.Trust != trust:
+	case st.Trust != r.GetTrust():
 		return "not all its programs have the authorities to trust", nil
 	}
 	if r.GetStep() == hostv1.Rotation_STEP_PREPARE && r.GetAuthority() == topology.APIAuthority {
@@ -328,7 +329,13 @@ func (f *Follower) seal(r *hostv1.Rotation, wanted []*hostv1.SealingKey) error {
 
 // Renew renews all certificates of this host now.
 func (f *Follower) Renew(context.Context, grpc.ClientConnInterface) ([]*hostv1.HostCertificate, error) {
-	list, err := f.cluster.RenewCertificates()
+	return Renew(f.cluster)
+}
+
+// Renew renews all certificates of a control-plane host now, by the authorities on its disk, and returns those that it
+// has renewed, also if others failed.
+func Renew(c *cluster.Cluster) ([]*hostv1.HostCertificate, error) {
+	list, err := c.RenewCertificates()
 	var out []*hostv1.HostCertificate
 	for _, c := range list {
 		out = append(out, &hostv1.HostCertificate{Name: c.Path, ExpiryTime: timestamppb.New(c.NotAfter)})

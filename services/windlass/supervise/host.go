@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,13 +28,12 @@ import (
 const resumePatience = 30 * time.Second
 
 // runHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
-// for the host. The programs run on then. own is what it was first started from, if not by itself, by Launch.
+// for the host. The programs run on then. own is what it was first started from, if not by itself, by launch.
 func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
-	executable, err := os.Executable()
+	executable, err := self()
 	if err != nil {
 		return err
 	}
-	executable = strings.TrimSuffix(executable, " (deleted)") // that the package has replaced since
 	s := process.NewSupervisor(c.Dir("run"), log)
 	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
 		return err
@@ -69,12 +67,13 @@ func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 		}
 		// The member of etcd is the machine's: it comes first, since all else needs it. A wipe may take long.
 		resumed := make(chan struct{})
-		go func() {
+		g.Go(func() error {
 			defer close(resumed)
 			if err := agent.Resume(ctx); err != nil {
 				log.ErrorContext(ctx, "the machine of this host does not run", "error", err)
 			}
-		}()
+			return nil
+		})
 		select {
 		case <-resumed:
 		case <-time.After(resumePatience):

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// launcherDir has the lock of the one Launch of a host.
+	// launcherDir has the lock of the one launcher of a host.
 	launcherDir = "launcher"
 	// trialLimit is how long a process may be on trial that has not attested that it lives for attestPatience: one that
 	// works ends the trial by itself.
@@ -40,6 +40,12 @@ const (
 // errRelaunch is the end of a process that is to be started from what the record of Host says by now.
 var errRelaunch = errors.New("this program is started from another executable")
 
+// self returns the path of the executable of this process, also if the package has replaced it since.
+func self() (string, error) {
+	path, err := os.Executable()
+	return strings.TrimSuffix(path, " (deleted)"), err
+}
+
 // launched reports whether `windlass host run` is two processes here, of which one starts the other one.
 func launched(c *cluster.Cluster) bool { return c.Member != nil && !c.Member.Worker }
 
@@ -49,11 +55,11 @@ func IsChild() bool { return os.Getenv(ownPath) != "" }
 // Host runs the programs of a host until ctx ends. On a control-plane host they are run by a process of its own, which
 // releases bring and which this one starts: an executable that does not come up could not go back by itself.
 func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode int, err error) {
-	executable, err := os.Executable()
+	executable, err := self()
 	if err != nil {
 		return 1, err
 	}
-	own := ownExecutable{strings.TrimSuffix(executable, " (deleted)"), version.Number}
+	own := ownExecutable{executable, version.Number}
 	path := os.Getenv(ownPath)
 	switch {
 	case !launched(c):
@@ -107,7 +113,7 @@ type launcher struct {
 	executables *executables
 	tried       plan.Executable // that was started last
 	starts      int             // on trial
-	trial       time.Duration   // 0, or that the last start took too long
+	trial       time.Duration   // 0, or that the last start was ended since it did not attest
 	last        string          // how the last start ended
 	back        *plan.Record    // what is to be on the disk, which has no space for it
 }
@@ -139,7 +145,6 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 		}
 		l.starts++
 	}
-	began := time.Now()
 	exitCode, err = l.run(ctx, l.executables.path(r.Running), r.OnTrial)
 	switch {
 	case ctx.Err() != nil && exitCode == againCode:
@@ -155,9 +160,6 @@ func (l *launcher) once(ctx context.Context) (again bool, exitCode int, err erro
 		return true, 0, nil
 	case !now.OnTrial || l.back != nil:
 		return false, exitCode, err
-	}
-	if time.Since(began) >= trialLimit {
-		l.trial = plan.Patience
 	}
 	if err != nil {
 		l.last = err.Error()
@@ -224,6 +226,9 @@ func (l *launcher) run(ctx context.Context, path string, onTrial bool) (exitCode
 			if limit = nil; ctx.Err() == nil && l.attested() {
 				limit = time.After(trialLimit)
 				continue
+			}
+			if ctx.Err() == nil {
+				l.trial = plan.Patience
 			}
 			_ = cmd.Process.Kill()
 		}

@@ -104,7 +104,7 @@ func (ps *programs) begin() error {
 	return nil
 }
 
-// start has the supervisor run a program from what its record says. This process itself is started again by Launch.
+// start has the supervisor run a program from what its record says. This process itself is started again by launch.
 func (ps *programs) start(p *program) error {
 	if p.name == topology.Host {
 		ps.relaunch = p.runs != p.record.Running

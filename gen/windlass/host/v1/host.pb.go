@@ -240,9 +240,7 @@ type HostStatus struct {
 	// What the host reported of its certificates; absent before its first report.
 	Certificates *HostCertificates `protobuf:"bytes,19,opt,name=certificates,proto3" json:"certificates,omitempty"`
 	// ID of the renewal of certificates that was requested last; empty without one.
-	RenewalId *string `protobuf:"bytes,20,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
-	// When that renewal was requested.
-	RenewalTime   *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=renewal_time,json=renewalTime,proto3" json:"renewal_time,omitempty"`
+	RenewalId     *string `protobuf:"bytes,20,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,13 +413,6 @@ func (x *HostStatus) GetRenewalId() string {
 		return *x.RenewalId
 	}
 	return ""
-}
-
-func (x *HostStatus) GetRenewalTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.RenewalTime
-	}
-	return nil
 }
 
 // What a host reported of its certificates.
@@ -709,7 +700,7 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\x04zone\x18\x02 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12!\n" +
 	"\aaddress\x18\x03 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\bR\runschedulable\x12;\n" +
-	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xe0\v\n" +
+	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xa1\v\n" +
 	"\n" +
 	"HostStatus\x12X\n" +
 	"\x05phase\x18\x01 \x01(\tB=\xbaH:r8R\x00R\tAvailableR\aClaimedR\x05InUseR\x06WipingR\vQuarantinedR\x04LostH\x00R\x05phase\x88\x01\x01\x12_\n" +
@@ -739,8 +730,7 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\taddresses\x18\x12 \x03(\v2\x1d.windlass.node.v1.NodeAddressR\taddresses\x12F\n" +
 	"\fcertificates\x18\x13 \x01(\v2\".windlass.host.v1.HostCertificatesR\fcertificates\x12\"\n" +
 	"\n" +
-	"renewal_id\x18\x14 \x01(\tH\fR\trenewalID\x88\x01\x01\x12=\n" +
-	"\frenewal_time\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\vrenewalTime\x1aS\n" +
+	"renewal_id\x18\x14 \x01(\tH\fR\trenewalID\x88\x01\x01\x1aS\n" +
 	"\rCapacityEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01B\b\n" +
@@ -835,17 +825,16 @@ var file_windlass_host_v1_host_proto_depIdxs = []int32{
 	6,  // 7: windlass.host.v1.HostStatus.capacity:type_name -> windlass.host.v1.HostStatus.CapacityEntry
 	10, // 8: windlass.host.v1.HostStatus.addresses:type_name -> windlass.node.v1.NodeAddress
 	3,  // 9: windlass.host.v1.HostStatus.certificates:type_name -> windlass.host.v1.HostCertificates
-	8,  // 10: windlass.host.v1.HostStatus.renewal_time:type_name -> google.protobuf.Timestamp
-	4,  // 11: windlass.host.v1.HostCertificates.renewed:type_name -> windlass.host.v1.HostCertificate
-	8,  // 12: windlass.host.v1.HostCertificate.expiry_time:type_name -> google.protobuf.Timestamp
-	8,  // 13: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
-	9,  // 14: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	11, // 15: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	4,  // 10: windlass.host.v1.HostCertificates.renewed:type_name -> windlass.host.v1.HostCertificate
+	8,  // 11: windlass.host.v1.HostCertificate.expiry_time:type_name -> google.protobuf.Timestamp
+	8,  // 12: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
+	9,  // 13: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	11, // 14: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_windlass_host_v1_host_proto_init() }

@@ -39,7 +39,8 @@ hosts. "--log" selects the logs: audit has the changes, reads the reads of logs,
 
 A host or a log whose records are missing is named on the standard error, and the exit code is then 1.
 
-With "-o raw" the records are printed as they are in the logs; those of one log can be verified:
+With "-o raw" the records are printed as they are in the logs, those of all logs merged. With "-o json" each
+comes with its host, its log and its line, and those of one log can be verified:
 
   windlass audit --host h1 -o json | jq -r 'select(.log == "machine-api/audit.log") | .line' > audit.log
   windlass audit verify audit.log`
@@ -78,6 +79,9 @@ func (f showFlags) request(now time.Time) (*auditv1.ReadAuditLogsRequest, error)
 		return nil, fmt.Errorf("--output %q: must be json or raw", f.output)
 	}
 	q := &auditv1.ReadAuditLogsRequest{Logs: f.logs, Hosts: f.hosts, User: f.user, Follow: f.follow}
+	if f.since < 0 {
+		return nil, fmt.Errorf("--since %s: must not be negative", f.since)
+	}
 	if f.since > 0 {
 		q.SinceTime = timestamppb.New(now.Add(-f.since))
 	}

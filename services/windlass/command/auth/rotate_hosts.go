@@ -157,9 +157,14 @@ func awaitHosts(ctx context.Context, s *progress.Steps, hosts hostv1.HostService
 			return false, "provider-inventory", err
 		}
 		now := p.GetRotation()
-		if now.GetId() != r.GetId() && (now != nil || step != hostv1.Rotation_STEP_RETIRE &&
-			goal != hostv1.Rotation_STEP_RETIRE) {
-			return false, "", errors.New("the rotation was replaced by another one: run the command again")
+		if now.GetId() != r.GetId() {
+			// A rotation ends when all hosts have finished; another one may have begun since. Before its last step it is
+			// replaced if no host that reports has its key.
+			if now != nil && step != hostv1.Rotation_STEP_RETIRE && goal != hostv1.Rotation_STEP_RETIRE {
+				return false, "", errors.New("the rotation was replaced by another one, or finished by another command: see " +
+					"`windlass auth rotate --status`")
+			}
+			now = nil
 		}
 		for ; step < goal && (now == nil || step < now.GetStep()); step++ {
 			s.Done(stepsOnHosts[step].done)

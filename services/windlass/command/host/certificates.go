@@ -10,13 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/probe"
 	"github.com/windlass-dev/windlass/services/windlass/command/progress"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/rotation"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
@@ -73,11 +73,7 @@ func renewHere(e *session.Env, dir string) error {
 		return fmt.Errorf("host %s is a worker, whose certificates the cluster signs: run "+
 			"`windlass host certificates rotate %s` on a control-plane host", c.Member.Name, c.Member.Name)
 	}
-	renewed, err := c.RenewCertificates()
-	var list []*hostv1.HostCertificate
-	for _, r := range renewed {
-		list = append(list, &hostv1.HostCertificate{Name: r.Path, ExpiryTime: timestamppb.New(r.NotAfter)})
-	}
+	list, err := rotation.Renew(c)
 	if printErr := printRenewed(e, list); printErr != nil {
 		return errors.Join(err, printErr)
 	}
@@ -152,12 +148,14 @@ func awaitRenewal(ctx context.Context, s *progress.Steps, hosts hostv1.HostServi
 	for {
 		h, err := hosts.GetHost(ctx, &hostv1.GetHostRequest{Name: name})
 		st := h.GetStatus()
-		switch c := st.GetCertificates(); {
+		c := st.GetCertificates()
+		renewed := c.GetRenewalId() >= id // a later request was carried out after this one was made
+		switch {
 		case err != nil && !probe.Passing(err):
 			return "", err
-		case err == nil && c.GetRenewalId() == id && c.GetRenewalFailure() != "":
+		case err == nil && renewed && c.GetRenewalFailure() != "":
 			return "", fmt.Errorf("host %s has not renewed all: %s", name, c.GetRenewalFailure())
-		case err == nil && c.GetRenewalId() == id:
+		case err == nil && renewed:
 			return summary(c.GetRenewed()), nil
 		case err == nil && st.GetPhase() == "Lost":
 			return "", fmt.Errorf("host %s is away since %s, and renews its certificates when it is back; start it, or "+

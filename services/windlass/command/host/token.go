@@ -64,9 +64,13 @@ func makeToken(ctx context.Context, e *session.Env, dir string, controlPlane boo
 	what, roles, sealed := "worker", []string{"worker"}, []byte(nil)
 	if controlPlane {
 		for _, name := range topology.Authorities() {
-			if step, err := c.Rotation(name); err != nil || step != identity.Steady {
-				return errors.Join(err, fmt.Errorf("authority %s is being rotated (step %s): make the token when "+
-					"`windlass auth rotate` has finished it", name, step))
+			step, err := c.Rotation(name)
+			if err != nil {
+				return err
+			}
+			if step != identity.Steady {
+				return fmt.Errorf("authority %s is being rotated (%s): make the token when `windlass auth rotate` has finished it",
+					name, step)
 			}
 		}
 		bundle, err := c.Bundle()

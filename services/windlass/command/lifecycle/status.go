@@ -136,11 +136,7 @@ func warnings(c *cluster.Cluster, list []cluster.Certificate, now time.Time) []s
 			lines = append(lines, fmt.Sprintf("and %d more certificates", len(list)-most))
 			break
 		}
-		path, err := filepath.Rel(c.Dir(), x.Path)
-		if err != nil {
-			path = x.Path
-		}
-		lines = append(lines, fmt.Sprintf("certificate %s %s: the supervisor has not renewed it, see %s", path,
+		lines = append(lines, fmt.Sprintf("certificate %s %s: the supervisor has not renewed it, see %s", x.Path,
 			identity.Expiry(x.NotAfter, now), c.Log("supervisor")))
 	}
 	return lines
