@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -31,14 +33,19 @@ type Tables struct {
 	Schedules *resource.Table[*etcdv1.SnapshotSchedule]
 }
 
-// New returns the tables over a store. Nothing is read before they run.
-func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
+// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys of
+// the control plane beside them.
+func New(st *store.Store, validator protovalidate.Validator, hasKeys bool, log *slog.Logger) *Tables {
 	return &Tables{
 		Snapshots: resource.NewTable(st, validator, resource.Config[*etcdv1.Snapshot]{
 			Finalizers: []string{plan.SnapshotFinalizer}, ValidateUpdate: keepsSpec, Admit: admitSnapshot, Log: log,
+			Validate: func(s *etcdv1.Snapshot) []object.Fault { return recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys) },
 		}),
 		Schedules: resource.NewTable(st, validator, resource.Config[*etcdv1.SnapshotSchedule]{
-			Validate: scheduleFaults, Log: log,
+			Validate: func(s *etcdv1.SnapshotSchedule) []object.Fault {
+				return append(scheduleFaults(s), recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys)...)
+			},
+			Log: log,
 		}),
 	}
 }
@@ -81,6 +88,22 @@ func scheduleFaults(s *etcdv1.SnapshotSchedule) []object.Fault {
 			out = append(out, object.Fault{
 				Path: "spec.retention.maxSize", Description: "must be a quantity of bytes greater than zero, such as 10Gi",
 			})
+		}
+	}
+	return out
+}
+
+func recipientFaults(recipients []string, hasKeys bool) []object.Fault {
+	if len(recipients) > 0 && !hasKeys {
+		return []object.Fault{{
+			Path: "spec.keyRecipients", Description: "must be empty: the keys of a control plane are stored on hosts only " +
+				"(windlass host), and this one is not on hosts",
+		}}
+	}
+	var out []object.Fault
+	for i, r := range recipients {
+		if err := hostbundle.CheckRecipient(r); err != nil {
+			out = append(out, object.Fault{Path: fmt.Sprintf("spec.keyRecipients[%d]", i), Description: err.Error()})
 		}
 	}
 	return out

@@ -19,6 +19,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -127,9 +128,9 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		}),
 		Machines: machines, Sets: sets, Nodes: nodes, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
-		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
+		Quota: cfg.quota, Recovered: cfg.recovered, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	tables := kinds.New(st, p.Validator, p.Log)
+	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Log)
 	p.Metrics.MustRegister(metrics.New(func() *etcdv1.Quorum {
 		o, _ := c.Last()
 		return o.Quorum
@@ -185,6 +186,9 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 			return nil, fmt.Errorf("--s3-endpoint, --s3-bucket and --s3-credentials: %w", err)
 		}
 		out.Bucket = bucket
+	}
+	if cfg.hostDir != "" {
+		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir) }
 	}
 	p.Tables.Add(tables.Snapshots, &etcdv1.SnapshotService_ServiceDesc, nil)
 	p.Tables.Add(tables.Schedules, &etcdv1.SnapshotScheduleService_ServiceDesc, nil)

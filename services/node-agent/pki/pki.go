@@ -122,7 +122,7 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	if former, err := s.Node(); err == nil && len(n.Gateways) == 0 {
 		n.Gateways = former.Gateways
 	}
-	data, err := json.Marshal(n)
+	data, err := n.marshal()
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	}{
 		{"ca.crt", r.GetAuthority()},
 		{"agent.crt", r.GetAgentCertificate()},
-		{"node.json", append(data, '\n')},
+		{"node.json", data},
 	} {
 		if len(f.data) == 0 {
 			continue
@@ -145,6 +145,29 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 		}
 	}
 	return nil
+}
+
+func (n Node) marshal() ([]byte, error) {
+	data, err := json.Marshal(n)
+	return append(data, '\n'), err
+}
+
+// AddGateway has the agent know another gateway when it starts next. The error wraps fs.ErrNotExist if the machine has
+// not joined yet.
+func (s *Store) AddGateway(endpoint string) error {
+	n, err := s.Node()
+	if err != nil || slices.Contains(n.Gateways, endpoint) {
+		return err
+	}
+	n.Gateways = append([]string{endpoint}, n.Gateways[:min(len(n.Gateways), maxGateways-1)]...)
+	if err := checkGateways(n.Gateways); err != nil {
+		return err
+	}
+	data, err := n.marshal()
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(s.agent("node.json"), data, 0o600)
 }
 
 // lifetime returns when the certificate was issued, by the time of its file, since a certificate is dated back a

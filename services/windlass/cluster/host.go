@@ -16,12 +16,13 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // hostFile holds the settings of a host, in its directory.
-const hostFile = "host.json"
+const hostFile = hostbundle.Settings
 
 // zonePattern is the form of a label's value: the zone is one of nodes.
 var zonePattern = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
@@ -38,6 +39,9 @@ type Member struct {
 	Begun bool `json:"begun"`
 	// Registered means that the inventory has this host, or had it: one that was removed is not registered again.
 	Registered bool `json:"registered"`
+	// Recovered is when etcd was last recovered or restored, as far as this host knows; zero if it never was. A host that
+	// knows an earlier time than another one has the data of the cluster before.
+	Recovered time.Time `json:"recovered,omitzero"`
 }
 
 // NewMember returns the settings of a host, or an error unless they can be used. The address is written as one form of

@@ -71,9 +71,12 @@ func replace(c *cluster.Cluster, file string, raw bool, now time.Time) (string, 
 	if err != nil {
 		return "", err
 	}
+	if c.Member != nil { // the bootstrap member is on this host from now on
+		c.Member.First = c.Member.Address
+	}
+	_, peer := c.BootstrapURLs()
 	err = snapshot.Restore(snapshot.Restored{
-		File: file, Raw: raw, DataDir: guardian(c, workDir, "data"), Name: bootstrap, Token: token,
-		PeerURL: fmt.Sprintf("https://%s:2380", c.BootstrapHost()),
+		File: file, Raw: raw, DataDir: guardian(c, workDir, "data"), Name: bootstrap, Token: token, PeerURL: peer,
 	})
 	if err != nil {
 		return "", err
@@ -103,6 +106,9 @@ func Finish(c *cluster.Cluster, now time.Time) (string, error) {
 	}
 	token, name, _ := strings.Cut(strings.TrimSpace(string(ready)), "\n")
 	aside := c.Dir(cmp.Or(name, asideName(now))) // there is no name in the file of an earlier version
+	if err := recovered(c, now); err != nil {
+		return "", err
+	}
 	if _, err := os.Stat(guardian(c, workDir, "data")); errors.Is(err, fs.ErrNotExist) {
 		return aside, os.RemoveAll(guardian(c, workDir)) // only the end was missing
 	}
@@ -123,6 +129,19 @@ func Finish(c *cluster.Cluster, now time.Time) (string, error) {
 		return "", err
 	}
 	return aside, os.RemoveAll(guardian(c, workDir))
+}
+
+// recovered notes on a host that what others have of etcd is of the time before, and that the bootstrap member is here.
+func recovered(c *cluster.Cluster, now time.Time) error {
+	if c.Member == nil {
+		return nil
+	}
+	at := now.UTC().Truncate(time.Second)
+	if last := c.Member.Recovered; !at.After(last) { // the clock was set back
+		at = last.Add(time.Second)
+	}
+	c.Member.First, c.Member.Recovered = c.Member.Address, at
+	return c.Save()
 }
 
 // moveAside takes the data of all members out of their reach: a member on its old data would make a second cluster.

@@ -30,6 +30,21 @@ const resumePatience = 30 * time.Second
 // runHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
 // for the host. The programs run on then. own is what it was first started from, if not by itself, by launch.
 func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
+	for {
+		err := runOnce(ctx, c, own, log)
+		if !errors.Is(err, errLater) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// runOnce is runHost until another host recovers etcd.
+func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
+	if !c.Member.Worker {
+		if err := setAsideIfLater(ctx, c, log); err != nil {
+			return err
+		}
+	}
 	executable, err := self()
 	if err != nil {
 		return err
@@ -94,6 +109,7 @@ func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 	})
 	if !c.Member.Worker {
 		g.Go(func() error { return Renew(ctx, c, log) })
+		g.Go(func() error { return awaitLater(ctx, c, log) })
 	}
 	return g.Wait()
 }

@@ -173,6 +173,20 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 	if err := StopSupervisor(ctx, c); err != nil {
 		return err
 	}
+	if err := stopPrograms(ctx, c, log, report); err != nil {
+		return err
+	}
+	machines, err := c.PodsDirs()
+	if err != nil {
+		return err
+	}
+	err = nodeagent.EndContainers(ctx, machines, log, report)
+	users := c.PodUsers()
+	return errors.Join(err, users.Kill()) // what left its pod's session, or is of a runtime that does not answer
+}
+
+// stopPrograms ends the programs, the agents and the members of etcd, but no pods.
+func stopPrograms(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func(string)) error {
 	// Parents first, because they would restart their children: the programs, then the agents, then the remaining members.
 	dirs, err := RunDirs(c)
 	if err != nil {
@@ -183,13 +197,7 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 			return err
 		}
 	}
-	machines, err := c.PodsDirs()
-	if err != nil {
-		return err
-	}
-	err = nodeagent.EndContainers(ctx, machines, log, report)
-	users := c.PodUsers()
-	return errors.Join(err, users.Kill()) // what left its pod's session, or is of a runtime that does not answer
+	return nil
 }
 
 // StopSupervisor ends the supervisor of a cluster alone: the programs run on, and the next one takes them over.

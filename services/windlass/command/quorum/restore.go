@@ -48,7 +48,7 @@ func snapshotDir(e *session.Env, args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
 	}
-	c, err := e.Cluster()
+	c, err := e.ClusterHere()
 	if err != nil {
 		return "", err
 	}
@@ -150,7 +150,11 @@ snapshots".
 
 Without --yes the command only checks the snapshot and shows what would be lost. With --yes it stops the cluster, makes a
 cluster of one member from the snapshot with a later revision, and moves the old data aside. "windlass up" then starts
-the cluster, and its control-plane machines join again.`,
+the cluster, and its control-plane machines join again.
+
+On a host of a control plane on several hosts the programs of this host are ended, and the members of the other hosts
+must be off: --without names them all. "windlass host run" then starts this host, and the others join again. Where no
+host is left, use "windlass host restore".`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
@@ -163,7 +167,7 @@ the cluster, and its control-plane machines join again.`,
 }
 
 func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string) error {
-	c, err := localCluster(e)
+	c, err := localCluster(ctx, e, f)
 	if err != nil {
 		return err
 	}
@@ -193,11 +197,20 @@ func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string)
 		return fmt.Errorf("%d of %d voters answer: add --force to replace a cluster that works", q.GetHealthyVoters(),
 			q.GetVoters())
 	}
+	if err := confirm(c, s, f); err != nil {
+		return err
+	}
 	if !f.yes {
 		return errors.New("nothing was changed: add --yes to restore")
 	}
 	p := progress.New(e.Out)
 	if err := stop(ctx, e, c, p); err != nil {
+		return err
+	}
+	if s, err = recovery.Look(c); err != nil { // of a member that runs not all is known
+		return err
+	}
+	if err := confirm(c, s, f); err != nil {
 		return err
 	}
 	p.Begin("data")
