@@ -97,6 +97,7 @@ func TestKitAndGenStandBelowTheServices(t *testing.T) {
 // before it.
 var shared = []string{
 	"failure", "session", "target", "printer", "input", "change", "event", "hooktask", "waiting", "progress", "probe",
+	"pause",
 }
 
 func TestNounsOfTheCommandLineDoNotImportEachOther(t *testing.T) {

@@ -179,9 +179,9 @@ func (c *Controller) Operator(context.Context) clusteroperator.State {
 		if d := object.FindCondition(conditions, plan.ConditionDegraded); d.GetStatus() == "True" {
 			degraded = append(degraded, fmt.Sprintf("pool %s is degraded: %s", name, d.GetMessage()))
 		}
-		if p.GetSpec().GetPaused() {
-			paused = append(paused, fmt.Sprintf("pool %s is paused: its nodes get no configuration until "+
-				"spec.paused is false", name))
+		if pause := plan.Paused(p, time.Now()); pause != nil {
+			paused = append(paused, fmt.Sprintf("%s; windlass rollout resume machineconfigpool/%s lets its nodes go on",
+				plan.PauseText(p, pause), name))
 		}
 		if p.GetSpec().GetPin() != nil {
 			pinned = append(pinned, plan.PinText(p))

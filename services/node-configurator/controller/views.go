@@ -164,9 +164,10 @@ func (o *Views) members(pool *configv1.MachineConfigPool, others []*configv1.Mac
 	if nodes == nil {
 		nodes = o.peer.Nodes.All()
 	}
+	now := o.now().UTC()
 	v := plan.View{
-		Now: o.now().UTC(), Pool: pool, Drains: map[string]*nodev1.Drain{},
-		Members: plan.MembersOf(pool.GetMetadata().GetName(), pools, nodes),
+		Now: now, Pool: pool, Drains: map[string]*nodev1.Drain{},
+		Members: plan.MembersOf(pool.GetMetadata().GetName(), pools, nodes, now),
 	}
 	v.Target, _ = o.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
 	for _, n := range v.Members.Nodes {
@@ -220,7 +221,8 @@ func (o *Views) Node(name string) plan.NodeView {
 	cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig])
 	if pool := plan.PoolOf(v.Node, o.tables.Pools.All()); ok && pool != nil &&
 		plan.OfPool(cfg, pool.GetMetadata().GetName()) {
-		if v.Desired = cfg; plan.Repairing(pool) {
+		repairs, from := plan.Repairing(pool, o.now().UTC())
+		if v.Desired, v.Repair = cfg, from; repairs {
 			v.Repairs = o.repairs(cfg, settings, v.Policy)
 		}
 	}

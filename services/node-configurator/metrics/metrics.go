@@ -6,7 +6,10 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/gauges"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
 
 var (
@@ -29,7 +32,7 @@ func New(pools *resource.Cache[*configv1.MachineConfigPool]) gauges.Collector {
 			send(machines, float64(st.GetReadyMachineCount()), name, "ready")
 			send(machines, float64(st.GetUnavailableMachineCount()), name, "unavailable")
 			send(machines, float64(st.GetDegradedMachineCount()), name, "degraded")
-			send(paused, gauges.Bool(p.GetSpec().GetPaused()), name)
+			send(paused, gauges.Bool(p.GetSpec().GetPaused() || object.IsTrue(st.GetConditions(), plan.ConditionPaused)), name)
 			for _, c := range st.GetConditions() {
 				send(conditions, gauges.Bool(c.GetStatus() == "True"), name, c.GetType())
 			}

@@ -53,6 +53,9 @@ type FollowView struct {
 func Follow(v FollowView) Plan {
 	var p Plan
 	o, owed, votes := order(v.NodeView), v.Owed, controlPlane(v.Node)
+	if !v.Repair.IsZero() {
+		p.wake(v.Repair)
+	}
 	if o.Apply && !v.Renews && len(o.Services) > 0 {
 		o.Apply = false
 		p.hold(v.Node, &metav1.HeldBack{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -100,12 +101,12 @@ type Members struct {
 // OtherNode is a node that a pool selects and that does not belong to it.
 type OtherNode = configv1.PlanMachineConfigPoolResponse_OtherNode
 
-// MembersOf returns the nodes of a pool among all.
-func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1.Node) Members {
+// MembersOf returns the nodes of a pool among all, at now.
+func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1.Node, now time.Time) Members {
 	var m Members
 	targets := map[string]string{} // of pools whose nodes may begin
 	for _, p := range pools {
-		if !p.GetSpec().GetPaused() {
+		if Paused(p, now) == nil {
 			targets[p.GetMetadata().GetName()] = p.GetSpec().GetConfiguration().GetName()
 		}
 	}

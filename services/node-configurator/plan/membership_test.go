@@ -70,7 +70,7 @@ func TestNodesThatAPoolSelectsAndThatBelongElsewhere(t *testing.T) {
 		"a node with another operating one": {"infra", windows, ": nodes with windows"},
 	} {
 		got := ""
-		for _, o := range MembersOf(tt.pool, pools, []*nodev1.Node{tt.node}).Others {
+		for _, o := range MembersOf(tt.pool, pools, []*nodev1.Node{tt.node}, epoch()).Others {
 			got = o.GetPool() + ": " + o.GetReason()
 		}
 		if !strings.HasPrefix(got, tt.want) || (got == "") != (tt.want == "") {
@@ -123,12 +123,12 @@ func TestFirstConfigurationsOfMastersAndArbitersDoNotWaitForEachOther(t *testing
 	pools := []*configv1.MachineConfigPool{poolOf(MasterPool, MasterPool), poolOf(arbiterPool, arbiterPool)}
 	nodes := []*nodev1.Node{member("m", MasterPool), member("a", arbiterPool)}
 	for _, pool := range []string{MasterPool, arbiterPool} {
-		if m := MembersOf(pool, pools, nodes); m.Wait != "" || len(m.Nodes) != 1 {
+		if m := MembersOf(pool, pools, nodes, epoch()); m.Wait != "" || len(m.Nodes) != 1 {
 			t.Errorf("pool %s: %d nodes, it waits: %q", pool, len(m.Nodes), m.Wait)
 		}
 	}
 	nodes[0] = member("m", MasterPool, "", "b", working)
-	if m := MembersOf(arbiterPool, pools, nodes); m.Wait != "the master m is unavailable" {
+	if m := MembersOf(arbiterPool, pools, nodes, epoch()); m.Wait != "the master m is unavailable" {
 		t.Errorf("the master has its first configuration: %q", m.Wait)
 	}
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -24,6 +25,7 @@ type NodeView struct {
 
 	Policy  *configv1.NodeDisruptionPolicy // the policies in force
 	Repairs []*configv1.PathRepair         // what is put back if others change it, while the node has its target
+	Repair  time.Time                      // when a pause ends that keeps it from being put back; zero for none
 }
 
 func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotations()[key] }

@@ -56,13 +56,14 @@ func PinText(pool *configv1.MachineConfigPool) string {
 		pin.GetSince().AsTime().UTC().Format(time.RFC3339), why, name)
 }
 
-// Held says why the nodes of a pool do not get what its machine configurations make now; empty if they do.
-func Held(pool *configv1.MachineConfigPool, rendered string) string {
-	switch pin := pool.GetSpec().GetPin().GetConfiguration(); {
+// Held says why the nodes of a pool do not get what its machine configurations make at now; empty if they do.
+func Held(pool *configv1.MachineConfigPool, rendered string, now time.Time) string {
+	pin, pause := pool.GetSpec().GetPin().GetConfiguration(), Paused(pool, now)
+	switch {
 	case pin != "" && pin != rendered:
 		return PinText(pool)
-	case pool.GetSpec().GetPaused():
-		return "pool " + pool.GetMetadata().GetName() + " is paused"
+	case pause != nil:
+		return PauseText(pool, pause)
 	}
 	return ""
 }

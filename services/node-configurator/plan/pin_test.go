@@ -79,10 +79,10 @@ func TestAPoolThatIsHeldDoesNotFollowItsConfigurations(t *testing.T) {
 	if p, _ := Pool(waits); p.Aimed() == nil {
 		t.Error("it waits for changes of machine configs to settle")
 	}
-	if why := Held(pool, "rendered-worker-2"); !strings.HasPrefix(why, "pool worker is to be held at "+name) {
+	if why := Held(pool, "rendered-worker-2", epoch()); !strings.HasPrefix(why, "pool worker is to be held at "+name) {
 		t.Errorf("what is rendered: %q", why)
 	}
-	if why := Held(pool, name); why != "" {
+	if why := Held(pool, name, epoch()); why != "" {
 		t.Errorf("what it is held at: %q", why)
 	}
 	impossible := View{Now: epoch(), Pool: pool, Failure: "cannot be put in force"}

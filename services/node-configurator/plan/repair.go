@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 	"strings"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
@@ -13,9 +14,16 @@ import (
 const driftRepair = "Repair"
 
 // Repairing reports whether the nodes of a pool put back what others change. While it is paused, nothing is changed on
-// them.
-func Repairing(pool *configv1.MachineConfigPool) bool {
-	return pool.GetSpec().GetDriftPolicy() == driftRepair && !pool.GetSpec().GetPaused()
+// them; from is when a pause at now ends by itself, zero if none does.
+func Repairing(pool *configv1.MachineConfigPool, now time.Time) (is bool, from time.Time) {
+	if pool.GetSpec().GetDriftPolicy() != driftRepair {
+		return false, time.Time{}
+	}
+	pause := Paused(pool, now)
+	if pause.GetUntil() != nil {
+		from = pause.GetUntil().AsTime()
+	}
+	return pause == nil, from
 }
 
 // Repairs returns what agents of a configuration put back by themselves: each path for whose change the policies

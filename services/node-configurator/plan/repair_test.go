@@ -2,11 +2,13 @@ package plan
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestWhatIsPutBackNeedsNeitherDrainNorReboot(t *testing.T) {
@@ -49,14 +51,29 @@ func TestWhatIsPutBackNeedsNeitherDrainNorReboot(t *testing.T) {
 
 func TestAPausedPoolRepairsNothing(t *testing.T) {
 	p := poolOf("worker", "worker")
-	if Repairing(p) {
+	repairing := func(p *configv1.MachineConfigPool) bool {
+		is, _ := Repairing(p, epoch())
+		return is
+	}
+	if repairing(p) {
 		t.Error("without being asked for")
 	}
 	p.Spec.DriftPolicy = driftRepair
-	if !Repairing(p) {
+	if !repairing(p) {
 		t.Error("not although it is asked for")
 	}
-	if p.Spec.Paused = proto.Bool(true); Repairing(p) {
+	if p.Spec.Paused = proto.Bool(true); repairing(p) {
 		t.Error("while it is paused")
+	}
+	p.Spec.Paused, p.Spec.Pause = nil, &Pause{Reason: "fair", Until: timestamppb.New(epoch().Add(time.Hour))}
+	if is, from := Repairing(p, epoch()); is || !from.Equal(epoch().Add(time.Hour)) {
+		t.Errorf("during a pause with an end: %v, from %v", is, from)
+	}
+	if is, _ := Repairing(p, epoch().Add(time.Hour)); !is {
+		t.Error("not although the pause has ended")
+	}
+	v := FollowView{Now: epoch()}
+	if v.Node, v.Repair = node("n", "a", "a", stateDone), epoch().Add(time.Hour); !Follow(v).Wake.Equal(v.Repair) {
+		t.Errorf("the order is decided again at %v, not when the pause ends", Follow(v).Wake)
 	}
 }

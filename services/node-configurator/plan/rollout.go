@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // View is everything that decides about a pool.
@@ -37,6 +38,9 @@ type View struct {
 // Settling reports whether a machine configuration has just changed: the configuration of the pool is not rendered
 // before the changes have settled, so that several make one roll-out. A pool that is held does not wait for them.
 func (v View) Settling() bool { return v.Pool.GetSpec().GetPin() == nil && v.Now.Before(v.Settled) }
+
+// paused returns what holds back the nodes of the pool.
+func (v View) paused() *Pause { return Paused(v.Pool, v.Now) }
 
 // boots reports whether a first configuration of the pool restarts a node, since it has an operating system.
 func (v View) boots() bool { return !machineconfig.SystemOf(v.Target).Equal(machineconfig.System{}) }
@@ -73,6 +77,7 @@ type Rollout struct {
 	under  int // nodes that change to another configuration, those of Next included
 	failed int // nodes that serve although they failed on the pool's configuration
 	begun  int // nodes of Next that were available
+	behind int // nodes that do not get the pool's configuration as their target yet
 }
 
 // States of nodes in a plan.
@@ -137,6 +142,9 @@ func Pool(v View) (Plan, Rollout) {
 	p, r := rollOut(v)
 	if v.Settling() {
 		p.wake(v.Settled)
+	}
+	if until := v.paused().GetUntil(); until != nil {
+		p.wake(until.AsTime())
 	}
 	next := object.Clone(v.Pool)
 	next.Status = status(v, &r)
@@ -244,13 +252,14 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		next[name] = why
 	}
 	var down, abandoned, others []*nodev1.Node
+	paused := v.paused() != nil
 	for _, n := range inOrder(v.Members.Nodes) {
 		former := "its former target " + mark(n, DesiredConfig) + " is abandoned"
 		switch {
 		case mark(n, DesiredConfig) == target || n.GetMetadata().GetDeletionTimestamp() != nil:
 		case mark(n, CurrentConfig) == "" && !v.boots():
 			take(n, "it has no configuration yet")
-		case v.Pool.GetSpec().GetPaused():
+		case paused:
 		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
 			take(n, former)
 		case rolling(n) && ready(n):
@@ -346,7 +355,13 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 		out.State, out.Reason = Updated, "it has the pool's configuration"
 	}
 	if target != "" && out.Desired != target {
-		p.hold(n, &metav1.HeldBack{Action: SetDesired, Reason: r.obstacle(v, n), Unblock: unblock(v)})
+		r.behind++
+		h := &metav1.HeldBack{Action: SetDesired, Reason: r.obstacle(v, n)}
+		if pause := v.paused(); pause != nil && v.Failure == "" && !v.Settling() {
+			h.SinceTime, h.Unblock = timestamppb.New(v.waitsSince(pause)), "windlass rollout resume machineconfigpool/"+
+				v.Pool.GetMetadata().GetName()
+		}
+		p.hold(n, h)
 	}
 	return out
 }
@@ -374,8 +389,8 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 		return "the pool is RenderDegraded: " + v.Failure
 	case v.Settling():
 		return "machine configs have just changed"
-	case v.Pool.GetSpec().GetPaused():
-		return "the pool is paused"
+	case v.paused() != nil:
+		return PauseText(v.Pool, v.paused())
 	case up(n) && !ready(n):
 		return "the node is unschedulable or under pressure: it begins when it can be given work again"
 	case up(n) && v.Members.Wait != "":
@@ -387,11 +402,4 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 			r.Unavailable+r.begun, r.MaxUnavailable, r.failed)
 	}
 	return fmt.Sprintf("%d of %d nodes that may change at once have not finished", r.under, r.MaxUnavailable)
-}
-
-func unblock(v View) string {
-	if v.Pool.GetSpec().GetPaused() {
-		return "set spec.paused to false"
-	}
-	return ""
 }

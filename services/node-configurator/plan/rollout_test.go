@@ -437,7 +437,7 @@ func TestToWhichPoolANodeBelongs(t *testing.T) {
 			if pool != tc.want || !slices.Equal(disputed, tc.disputed) {
 				t.Errorf("%q, disputed by %v", pool, disputed)
 			}
-			m := MembersOf("infra", pools, []*nodev1.Node{n})
+			m := MembersOf("infra", pools, []*nodev1.Node{n}, epoch())
 			if len(tc.disputed) > 0 &&
 				(len(m.Disputed) != 1 || !strings.Contains(m.Disputed[0], "the pools gpu and infra select it")) {
 				t.Errorf("members %+v", m)
@@ -497,67 +497,82 @@ func TestOneStepOfANode(t *testing.T) {
 	}{
 		{
 			"a first configuration",
-			NodeView{node("n", "", "b", working), nil, nil, b, defaults(), nil},
+			NodeView{Node: node("n", "", "b", working), Desired: b, Policy: defaults()},
 			nodeStep{Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it has to be empty",
-			NodeView{node("n", "a", "b", working), nil, a, b, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Current: a, Desired: b, Policy: defaults()},
 			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it is being drained",
-			NodeView{node("n", "a", "b", working), drain("Draining"), a, b, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Drain: drain("Draining"), Current: a, Desired: b, Policy: defaults()},
 			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it is drained",
-			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b, defaults(), nil},
+			NodeView{
+				Node: cordoned(node("n", "a", "b", working)), Drain: drain("Succeeded"), Current: a, Desired: b,
+				Policy: defaults(),
+			},
 			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"its drain was lifted, which is not known yet",
-			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Drain: drain("Succeeded"), Current: a, Desired: b, Policy: defaults()},
 			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"another node is drained under its name",
-			NodeView{cordoned(node("n", "a", "b", working)), another, a, b, defaults(), nil},
+			NodeView{Node: cordoned(node("n", "a", "b", working)), Drain: another, Current: a, Desired: b, Policy: defaults()},
 			nodeStep{Order: Order{Config: b, Apply: false, Reboot: true}},
 		},
 		{
 			"it failed and is still drained",
-			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b, defaults(), nil},
+			NodeView{
+				Node: cordoned(node("n", "a", "b", degraded)), Drain: drain("Succeeded"), Current: a, Desired: b,
+				Policy: defaults(),
+			},
 			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"nothing of weight differs",
-			NodeView{node("n", "a", "b", working), nil, a, harmless, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Current: a, Desired: harmless, Policy: defaults()},
 			nodeStep{Order: Order{Config: harmless, Apply: true, Reboot: false}},
 		},
 		{
 			"it restarts",
-			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b, defaults(), nil},
+			NodeView{
+				Node: cordoned(lost(node("n", "a", "b", rebooting))), Drain: drain("Succeeded"), Current: a, Desired: b,
+				Policy: defaults(),
+			},
 			nodeStep{Order: Order{Config: b, Apply: true, Reboot: true}},
 		},
 		{
 			"it is done but not back",
-			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b, defaults(), nil},
+			NodeView{
+				Node: lost(node("n", "b", "b", stateDone)), Drain: drain("Succeeded"), Current: b, Desired: b,
+				Policy: defaults(),
+			},
 			nodeStep{Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it is back",
-			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b, defaults(), nil},
+			NodeView{
+				Node: node("n", "b", "b", stateDone), Drain: drain("Succeeded"), Current: b, Desired: b,
+				Policy: defaults(),
+			},
 			nodeStep{DeleteDrain: true, Order: Order{Config: b, Apply: true, Reboot: false}},
 		},
 		{
 			"it goes back to what it has",
-			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a, defaults(), nil},
+			NodeView{Node: node("n", "a", "a", working), Drain: drain("Succeeded"), Current: a, Desired: a, Policy: defaults()},
 			nodeStep{Order: Order{Config: a, Apply: true, Reboot: false}},
 		},
 		{
 			"what it has is not known",
-			NodeView{node("n", "lost", "b", working), nil, nil, b, defaults(), nil},
+			NodeView{Node: node("n", "lost", "b", working), Desired: b, Policy: defaults()},
 			nodeStep{
 				CreateDrain: "configuration b: what lost held is not known any more",
 				Order:       Order{Config: b, Apply: false, Reboot: true},
@@ -565,36 +580,36 @@ func TestOneStepOfANode(t *testing.T) {
 		},
 		{
 			"it came from another pool and can never have its target",
-			NodeView{node("n", "a", "b", working), nil, a, impossible, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Current: a, Desired: impossible, Policy: defaults()},
 			nodeStep{Order: Order{Config: impossible, Apply: false, Reboot: true}},
 		},
 		{
 			"its operating system is not there yet",
-			NodeView{node("n", "a", "b", working), nil, a, system, defaults(), nil},
+			NodeView{Node: node("n", "a", "b", working), Current: a, Desired: system, Policy: defaults()},
 			nodeStep{Order: Order{Config: system, Apply: false, Reboot: true}},
 		},
 		{
 			"its operating system is ready to boot",
-			NodeView{staged, nil, a, system, defaults(), nil},
+			NodeView{Node: staged, Current: a, Desired: system, Policy: defaults()},
 			nodeStep{
 				CreateDrain: "configuration b: osImageURL changed", Order: Order{Config: system, Apply: false, Reboot: true},
 			},
 		},
 		{
 			"a first configuration with an operating system",
-			NodeView{node("n", "", "b", working), nil, nil, system, defaults(), nil},
+			NodeView{Node: node("n", "", "b", working), Desired: system, Policy: defaults()},
 			nodeStep{Order: Order{Config: system, Apply: false, Reboot: true}},
 		},
 		{
 			"what it has is not known, and its agent may have the operating system",
-			NodeView{node("n", "lost", "b", working), nil, nil, system, defaults(), nil},
+			NodeView{Node: node("n", "lost", "b", working), Desired: system, Policy: defaults()},
 			nodeStep{
 				CreateDrain: "configuration b: what lost held is not known any more",
 				Order:       Order{Config: system, Apply: false, Reboot: true},
 			},
 		},
-		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil, defaults(), nil}, nodeStep{}},
-		{"it is gone", NodeView{nil, drain("Draining"), nil, nil, defaults(), nil}, nodeStep{DeleteDrain: true}},
+		{"its target is not known", NodeView{Node: node("n", "a", "b", working), Current: a, Policy: defaults()}, nodeStep{}},
+		{"it is gone", NodeView{Drain: drain("Draining"), Policy: defaults()}, nodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := stepOf(tc.view); !reflect.DeepEqual(got, tc.want) {

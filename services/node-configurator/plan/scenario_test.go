@@ -27,7 +27,7 @@ import (
 //	clashing c role=worker                a machine configuration that cannot be rendered with any other
 //	kernel c role=worker type=realtime   a machine configuration that no machine can be given
 //	pool p [max=2], gone p                a pool of the nodes with that role; the pool no longer exists
-//	pause p, resume p                     spec.paused of a pool
+//	pause p, resume p                     spec.paused of a pool; pause p for=10m is spec.pause with an end
 //	node n role=worker [zone=z]           a node; role=master makes it one of a control-plane machine
 //	lost n, back n                        a node is not ready, and ready again
 //	cordon n, uncordon n                  a user makes a node unschedulable, and schedulable again
@@ -150,7 +150,13 @@ func (s *scenario) command(t *testing.T, words []string) {
 		}
 		s.pools[name] = pool
 	case "pause", "resume":
-		s.pools[name].Spec.Paused = proto.Bool(words[0] == "pause")
+		s.pools[name].Spec.Paused, s.pools[name].Spec.Pause = proto.Bool(words[0] == "pause"), nil
+		if length := args["for"]; length != "" {
+			s.pools[name].Spec.Paused, s.pools[name].Spec.Pause = nil, &Pause{
+				Reason: "trade fair", By: "alice", Since: timestamppb.New(s.clock),
+				Until: timestamppb.New(s.clock.Add(must(time.ParseDuration(length)))),
+			}
+		}
 	case "gone":
 		delete(s.pools, name)
 	case "node":
@@ -275,7 +281,7 @@ func (s *scenario) poolView(name string) View {
 	if v.Pool == nil {
 		return v
 	}
-	v.Members = MembersOf(name, sorted(s.pools), sorted(s.nodes))
+	v.Members = MembersOf(name, sorted(s.pools), sorted(s.nodes), s.clock)
 	if v.Settled = s.changed.Add(scenarioSettle); !v.Settling() {
 		var present []*configv1.MachineConfig
 		for _, name := range Present(name, v.Members.Nodes) {

@@ -70,7 +70,7 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	set := func(typ string, is bool, reason, message string) {
 		st.Conditions = append(st.Conditions, pooled(old.GetConditions(), typ, is, reason, message, v.Now))
 	}
-	paused := v.Pool.GetSpec().GetPaused()
+	paused := v.paused()
 	switch {
 	case updated:
 		if st.Configuration = target; c.total > 0 { // a pool without nodes is updated, too, but that proves nothing
@@ -84,7 +84,7 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	case !aimed:
 		set(ConditionUpdated, false, "", "The nodes do not get "+pin+", at which the pool is to be held")
 		set(ConditionUpdating, false, "", "")
-	case paused:
+	case paused != nil:
 		set(ConditionUpdated, false, "", r.summary())
 		set(ConditionUpdating, false, "", "Pool is paused; will not update to MachineConfig "+name)
 	default:
@@ -105,6 +105,9 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
 	set(ConditionRenderDegraded, failure != "", word(failure != "", "RenderFailed"), failure)
 	set(ConditionDegraded, reason != "" || failure != "", "", strings.Join(append(nodes, list(failure)...), ", "))
+	if paused != nil {
+		set(ConditionPaused, true, "Paused", v.pauseMessage(paused, r.behind, c.total))
+	}
 	if pin != "" {
 		set(ConditionPinned, true, "Pinned", PinText(v.Pool))
 	}

@@ -82,8 +82,8 @@ func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Sour
 		}
 	})
 	pools.Subscribe(func(ch resource.Change[*configv1.MachineConfigPool]) {
-		if ch.Deleted || plan.Repairing(ch.Previous) != plan.Repairing(ch.Object) {
-			a.wakeAll()
+		if ch.Deleted || !proto.Equal(ch.Previous.GetSpec(), ch.Object.GetSpec()) {
+			a.wakeAll() // it may be paused, or say something else about drift
 		}
 	})
 	settings.Subscribe(func(ch resource.Change[*configv1.MachineConfiguration]) {

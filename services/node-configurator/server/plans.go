@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -111,7 +112,7 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 			Added: c.Added, Removed: c.Removed,
 		})
 	}
-	resp.Held = plan.Held(pool, out.Config.GetMetadata().GetName())
+	resp.Held = plan.Held(pool, out.Config.GetMetadata().GetName(), time.Now())
 	if before != nil {
 		resp.Services = plan.Services(changes)
 	}

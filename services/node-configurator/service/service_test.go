@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
@@ -220,13 +221,26 @@ func TestAPausedPoolBeginsWithNoNode(t *testing.T) {
 	}
 	resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
 	if err != nil || len(resp.GetNext()) != 0 || len(resp.GetHeldBack()) != 1 ||
-		resp.GetHeldBack()[0].GetReason() != "the pool is paused" {
+		!strings.HasPrefix(resp.GetHeldBack()[0].GetReason(), "pool worker is paused by ") ||
+		resp.GetHeldBack()[0].GetSinceTime() == nil {
 		t.Errorf("plan %v, %v", resp, err)
 	}
 	if o := c.operator(t.Context()).Objection; o.Reason != "PoolPaused" || !strings.Contains(o.Message, "pool worker") {
 		t.Errorf("objection %v", o)
 	}
-	paused.Spec.Paused = proto.Bool(false)
+	// A pause with an end, instead: when it ends, the node begins without another event.
+	paused.Spec.Paused, paused.Spec.Pause = proto.Bool(false), &configv1.MachineConfigPoolPause{
+		Reason: "fair", By: "eve", Until: timestamppb.New(time.Now().Add(time.Hour)),
+	}
+	c.applyPool(paused)
+	p = c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return p.GetSpec().GetPause() != nil && p.GetStatus().GetObservedGeneration() == p.GetMetadata().GetGeneration()
+	})
+	if m := object.FindCondition(p.GetStatus().GetConditions(), plan.ConditionPaused).GetMessage(); p.GetSpec().
+		GetPause().GetBy() == "eve" || !strings.Contains(m, "fair; 1 of 2 nodes wait for "+target) {
+		t.Errorf("pause %v, condition %q", p.GetSpec().GetPause(), m)
+	}
+	paused.Spec.Pause.Until = timestamppb.New(time.Now().Add(2 * time.Second))
 	c.applyPool(paused)
 	c.awaitUpdated("worker", 2, first)
 	if o := c.operator(t.Context()).Objection; o != (clusteroperator.Objection{}) {

@@ -177,7 +177,9 @@ func ControlPlane(pool *configv1.MachineConfigPool, rendered, failure string) Ro
 			pin.GetBy() + " and does not get the configuration " + rendered
 	case target != rendered:
 		s.Observed = "the pool " + pool.GetMetadata().GetName() + " has not taken up the configuration " + rendered + " yet"
-		if pool.GetSpec().GetPaused() {
+		if paused := object.FindCondition(st.GetConditions(), "Paused"); paused != nil {
+			s.Observed += ": " + paused.GetMessage()
+		} else if pool.GetSpec().GetPaused() {
 			s.Observed += ": it is paused"
 		}
 	case st.GetObservedGeneration() < pool.GetMetadata().GetGeneration():

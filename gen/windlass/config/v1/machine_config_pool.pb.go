@@ -116,7 +116,7 @@ type MachineConfigPoolSpec struct {
 	MachineConfigSelector *v1.LabelSelector `protobuf:"bytes,1,opt,name=machine_config_selector,json=machineConfigSelector,proto3" json:"machine_config_selector,omitempty"`
 	// Selects the nodes of the pool.
 	NodeSelector *v1.LabelSelector `protobuf:"bytes,2,opt,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty"`
-	// True to start no further node.
+	// True to start no further node. pause does the same, with a reason and an end.
 	Paused *bool `protobuf:"varint,3,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
 	// Maximum number of nodes that may be unavailable at once: a number, or a percentage rounded down; default 1.
 	MaxUnavailable *structpb.Value `protobuf:"bytes,4,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
@@ -127,7 +127,13 @@ type MachineConfigPoolSpec struct {
 	// What is done about files that another process changed on a node. Report, the default: the node is degraded. Repair:
 	// those that are put back without a drain or a reboot, by the node disruption policies, are; of the others the node is
 	// degraded.
-	DriftPolicy   string `protobuf:"bytes,7,opt,name=drift_policy,json=driftPolicy,proto3" json:"drift_policy,omitempty"`
+	DriftPolicy string `protobuf:"bytes,7,opt,name=drift_policy,json=driftPolicy,proto3" json:"drift_policy,omitempty"`
+	// Starts no further node; absent means that only paused counts.
+	Pause *MachineConfigPoolPause `protobuf:"bytes,8,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Output only. The user who set paused.
+	PausedBy string `protobuf:"bytes,9,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
+	// Output only. When paused was set.
+	PausedSince   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paused_since,json=pausedSince,proto3" json:"paused_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +217,101 @@ func (x *MachineConfigPoolSpec) GetDriftPolicy() string {
 	return ""
 }
 
+func (x *MachineConfigPoolSpec) GetPause() *MachineConfigPoolPause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+func (x *MachineConfigPoolSpec) GetPausedBy() string {
+	if x != nil {
+		return x.PausedBy
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolSpec) GetPausedSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PausedSince
+	}
+	return nil
+}
+
+// Starts no further node of a pool. Nodes that change to a configuration go on. Certificates are no part of a
+// configuration, so they are renewed all the same.
+type MachineConfigPoolPause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When it ends; absent means when it is removed.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// Output only. The user who paused the pool.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Output only. When it was paused.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolPause) Reset() {
+	*x = MachineConfigPoolPause{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolPause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolPause) ProtoMessage() {}
+
+func (x *MachineConfigPoolPause) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolPause.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolPause) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MachineConfigPoolPause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolPause) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *MachineConfigPoolPause) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolPause) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Holds the nodes of a pool at a former configuration. They get it as they get any other; a pool that is paused waits
 // with it, too.
 type MachineConfigPoolPin struct {
@@ -229,7 +330,7 @@ type MachineConfigPoolPin struct {
 
 func (x *MachineConfigPoolPin) Reset() {
 	*x = MachineConfigPoolPin{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +342,7 @@ func (x *MachineConfigPoolPin) String() string {
 func (*MachineConfigPoolPin) ProtoMessage() {}
 
 func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +355,7 @@ func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolPin.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolPin) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MachineConfigPoolPin) GetConfiguration() string {
@@ -298,7 +399,7 @@ type MachineConfigPoolConfiguration struct {
 
 func (x *MachineConfigPoolConfiguration) Reset() {
 	*x = MachineConfigPoolConfiguration{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +411,7 @@ func (x *MachineConfigPoolConfiguration) String() string {
 func (*MachineConfigPoolConfiguration) ProtoMessage() {}
 
 func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +424,7 @@ func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolConfiguration.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolConfiguration) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MachineConfigPoolConfiguration) GetName() string {
@@ -357,7 +458,7 @@ type MachineConfigPoolStatus struct {
 	UnavailableMachineCount *int32 `protobuf:"varint,6,opt,name=unavailable_machine_count,json=unavailableMachineCount,proto3,oneof" json:"unavailable_machine_count,omitempty"`
 	// Number of nodes whose configuration failed.
 	DegradedMachineCount *int32 `protobuf:"varint,7,opt,name=degraded_machine_count,json=degradedMachineCount,proto3,oneof" json:"degraded_machine_count,omitempty"`
-	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded; Pinned while the pool is.
+	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded; Paused and Pinned while the pool is.
 	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// The configurations that all nodes had, the newest first, each once for every time that they came to have it; at most
 	// ten. The newest is the configuration above.
@@ -368,7 +469,7 @@ type MachineConfigPoolStatus struct {
 
 func (x *MachineConfigPoolStatus) Reset() {
 	*x = MachineConfigPoolStatus{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +481,7 @@ func (x *MachineConfigPoolStatus) String() string {
 func (*MachineConfigPoolStatus) ProtoMessage() {}
 
 func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +494,7 @@ func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolStatus.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *MachineConfigPoolStatus) GetObservedGeneration() int32 {
@@ -472,7 +573,7 @@ type MachineConfigPoolHistory struct {
 
 func (x *MachineConfigPoolHistory) Reset() {
 	*x = MachineConfigPoolHistory{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +585,7 @@ func (x *MachineConfigPoolHistory) String() string {
 func (*MachineConfigPoolHistory) ProtoMessage() {}
 
 func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +598,7 @@ func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolHistory.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolHistory) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MachineConfigPoolHistory) GetName() string {
@@ -518,14 +619,14 @@ var File_windlass_config_v1_machine_config_pool_proto protoreflect.FileDescripto
 
 const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\n" +
-	",windlass/config/v1/machine_config_pool.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xea\x05\n" +
+	",windlass/config/v1/machine_config_pool.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\x99\x06\n" +
 	"\x11MachineConfigPool\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12=\n" +
 	"\x04spec\x18\x04 \x01(\v2).windlass.config.v1.MachineConfigPoolSpecR\x04spec\x12C\n" +
-	"\x06status\x18\x05 \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status:\xe1\x03\xa2\xbb\x18\xdc\x03\n" +
+	"\x06status\x18\x05 \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status:\x90\x04\xa2\xbb\x18\x8b\x04\n" +
 	"!machineconfiguration.openshift.io\x12\x02v1\x1a\x11MachineConfigPool\"\x12machineconfigpools*\x11machineconfigpool2\x03mcpJ#\n" +
 	"\x06CONFIG\x12\x19status.configuration.nameJ,\n" +
 	"\aUPDATED\x12!status.conditions[Updated].statusJ.\n" +
@@ -535,7 +636,8 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x11READYMACHINECOUNT\x12\x18status.readyMachineCountJ1\n" +
 	"\x13UPDATEDMACHINECOUNT\x12\x1astatus.updatedMachineCountJ3\n" +
 	"\x14DEGRADEDMACHINECOUNT\x12\x1bstatus.degradedMachineCountJ\x05\n" +
-	"\x03AGE\"\xc4\x05\n" +
+	"\x03AGEJ-\n" +
+	"\x06PAUSED\x12!status.conditions[Paused].message\x18\x01\"\xe2\x06\n" +
 	"\x15MachineConfigPoolSpec\x12W\n" +
 	"\x17machine_config_selector\x18\x01 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\x15machineConfigSelector\x12D\n" +
 	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\x1b\n" +
@@ -544,8 +646,18 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x0eint_or_percent\x12@must be a whole number of 1 or more, or a percentage such as 25%\x1astype(this) == double ? this >= 1.0 && this == double(int(this)) : type(this) == string && this.matches('^[0-9]+%$')R\x0emaxUnavailable\x12X\n" +
 	"\rconfiguration\x18\x05 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfiguration\x12:\n" +
 	"\x03pin\x18\x06 \x01(\v2(.windlass.config.v1.MachineConfigPoolPinR\x03pin\x12:\n" +
-	"\fdrift_policy\x18\a \x01(\tB\x17\xbaH\x14r\x12R\x00R\x06ReportR\x06RepairR\vdriftPolicyB\t\n" +
-	"\a_paused\"\xac\x01\n" +
+	"\fdrift_policy\x18\a \x01(\tB\x17\xbaH\x14r\x12R\x00R\x06ReportR\x06RepairR\vdriftPolicy\x12@\n" +
+	"\x05pause\x18\b \x01(\v2*.windlass.config.v1.MachineConfigPoolPauseR\x05pause\x12\x1b\n" +
+	"\tpaused_by\x18\t \x01(\tR\bpausedBy\x12=\n" +
+	"\fpaused_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vpausedSinceB\t\n" +
+	"\a_paused\"\xb0\x01\n" +
+	"\x16MachineConfigPoolPause\x12\"\n" +
+	"\x06reason\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xac\x01\n" +
 	"\x14MachineConfigPoolPin\x120\n" +
 	"\rconfiguration\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\rconfiguration\x12 \n" +
@@ -590,41 +702,46 @@ func file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_pool_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_windlass_config_v1_machine_config_pool_proto_goTypes = []any{
 	(*MachineConfigPool)(nil),              // 0: windlass.config.v1.MachineConfigPool
 	(*MachineConfigPoolSpec)(nil),          // 1: windlass.config.v1.MachineConfigPoolSpec
-	(*MachineConfigPoolPin)(nil),           // 2: windlass.config.v1.MachineConfigPoolPin
-	(*MachineConfigPoolConfiguration)(nil), // 3: windlass.config.v1.MachineConfigPoolConfiguration
-	(*MachineConfigPoolStatus)(nil),        // 4: windlass.config.v1.MachineConfigPoolStatus
-	(*MachineConfigPoolHistory)(nil),       // 5: windlass.config.v1.MachineConfigPoolHistory
-	(*v1.ObjectMeta)(nil),                  // 6: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),               // 7: windlass.meta.v1.LabelSelector
-	(*structpb.Value)(nil),                 // 8: google.protobuf.Value
-	(*timestamppb.Timestamp)(nil),          // 9: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),             // 10: windlass.meta.v1.ObjectReference
-	(*v1.Condition)(nil),                   // 11: windlass.meta.v1.Condition
+	(*MachineConfigPoolPause)(nil),         // 2: windlass.config.v1.MachineConfigPoolPause
+	(*MachineConfigPoolPin)(nil),           // 3: windlass.config.v1.MachineConfigPoolPin
+	(*MachineConfigPoolConfiguration)(nil), // 4: windlass.config.v1.MachineConfigPoolConfiguration
+	(*MachineConfigPoolStatus)(nil),        // 5: windlass.config.v1.MachineConfigPoolStatus
+	(*MachineConfigPoolHistory)(nil),       // 6: windlass.config.v1.MachineConfigPoolHistory
+	(*v1.ObjectMeta)(nil),                  // 7: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),               // 8: windlass.meta.v1.LabelSelector
+	(*structpb.Value)(nil),                 // 9: google.protobuf.Value
+	(*timestamppb.Timestamp)(nil),          // 10: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),             // 11: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),                   // 12: windlass.meta.v1.Condition
 }
 var file_windlass_config_v1_machine_config_pool_proto_depIdxs = []int32{
-	6,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	7,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.config.v1.MachineConfigPool.spec:type_name -> windlass.config.v1.MachineConfigPoolSpec
-	4,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	7,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
-	7,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
-	8,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
-	3,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	2,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
-	9,  // 8: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
-	10, // 9: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
-	3,  // 10: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	11, // 11: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
-	5,  // 12: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
-	9,  // 13: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	5,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	8,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
+	8,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	9,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
+	4,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	3,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
+	2,  // 8: windlass.config.v1.MachineConfigPoolSpec.pause:type_name -> windlass.config.v1.MachineConfigPoolPause
+	10, // 9: windlass.config.v1.MachineConfigPoolSpec.paused_since:type_name -> google.protobuf.Timestamp
+	10, // 10: windlass.config.v1.MachineConfigPoolPause.until:type_name -> google.protobuf.Timestamp
+	10, // 11: windlass.config.v1.MachineConfigPoolPause.since:type_name -> google.protobuf.Timestamp
+	10, // 12: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
+	11, // 13: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
+	4,  // 14: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	12, // 15: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
+	6,  // 16: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
+	10, // 17: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_proto_init() }
@@ -633,14 +750,14 @@ func file_windlass_config_v1_machine_config_pool_proto_init() {
 		return
 	}
 	file_windlass_config_v1_machine_config_pool_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_config_v1_machine_config_pool_proto_msgTypes[4].OneofWrappers = []any{}
+	file_windlass_config_v1_machine_config_pool_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

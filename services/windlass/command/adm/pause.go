@@ -2,7 +2,6 @@ package adm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,13 +9,13 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 
 	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/pause"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
 func newUpgradePause(e *session.Env) *cobra.Command {
-	var reason, until string
-	var length time.Duration
+	var flags pause.Flags
 	cmd := &cobra.Command{
 		Use:   "pause --reason TEXT [--for DURATION | --until TIME]",
 		Short: "Hold updates back",
@@ -27,37 +26,19 @@ func newUpgradePause(e *session.Env) *cobra.Command {
   windlass adm upgrade resume`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			pause := map[string]any{"reason": reason, "until": nil}
-			switch {
-			case reason == "":
-				return errors.New("--reason is needed: who asks why updates wait is shown it")
-			case length != 0 && until != "":
-				return errors.New("only one of --for and --until may be given")
-			case length < 0:
-				return fmt.Errorf("--for %s: must be positive", length)
-			case length > 0:
-				pause["until"] = time.Now().Add(length).UTC().Truncate(time.Second).Format(time.RFC3339)
-			case until != "":
-				end, err := time.Parse(time.RFC3339, until)
-				if err != nil {
-					return fmt.Errorf("--until %s: must be a time like %s", until, time.Now().UTC().Format(time.RFC3339))
-				}
-				if !end.After(time.Now()) {
-					return fmt.Errorf("--until %s: must be later than now", until)
-				}
-				pause["until"] = until
+			patch, err := flags.Patch("updates", time.Now())
+			if err != nil {
+				return err
 			}
-			return e.WithClient(func(c *client.Client) error { return pauseUpgrades(cmd.Context(), e, c, pause) })
+			return e.WithClient(func(c *client.Client) error { return pauseUpgrades(cmd.Context(), e, c, patch) })
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; required")
-	cmd.Flags().DurationVar(&length, "for", 0, "how long, such as 48h (default: until they are resumed)")
-	cmd.Flags().StringVar(&until, "until", "", "until when, such as 2026-12-01T08:00:00Z")
+	flags.Add(cmd.Flags(), "why; required")
 	return cmd
 }
 
-func pauseUpgrades(ctx context.Context, e *session.Env, c *client.Client, pause map[string]any) error {
-	cv, err := patchVersion(ctx, c, map[string]any{"pause": pause})
+func pauseUpgrades(ctx context.Context, e *session.Env, c *client.Client, patch map[string]any) error {
+	cv, err := patchVersion(ctx, c, map[string]any{"pause": patch})
 	if err != nil {
 		return err
 	}

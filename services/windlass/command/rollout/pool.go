@@ -51,8 +51,8 @@ func poolText(p *configv1.MachineConfigPool, want string) (text string, done boo
 			object.FindCondition(st.GetConditions(), "RenderDegraded").GetMessage())
 	case spec.GetConfiguration().GetName() == want && updated.GetStatus() == "True":
 		return fmt.Sprintf("machine config pool %q successfully rolled out", name), true, nil
-	case spec.GetPaused():
-		return "", false, fmt.Errorf("machine config pool %q is paused: %s", name, updated.GetMessage())
+	case object.IsTrue(st.GetConditions(), "Paused"):
+		return "", false, fmt.Errorf("machine config %s", object.FindCondition(st.GetConditions(), "Paused").GetMessage())
 	case spec.GetConfiguration().GetName() != want:
 		return waiting + "it has not taken up " + want + " yet", false, nil
 	}

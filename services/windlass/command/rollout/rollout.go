@@ -23,6 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
+	"github.com/windlass-dev/windlass/services/windlass/command/pause"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
@@ -41,10 +42,9 @@ func New(e *session.Env) *cobra.Command {
 	}
 	cmd.AddCommand(
 		newStatus(e), newHistory(e), newUndo(e),
-		newSet(e, "pause", "Pause the rollout of a deployment or a machine config pool", "paused",
-			map[string]any{"paused": true}, map[string]any{"paused": true}),
+		newPause(e),
 		newSet(e, "resume", "Resume the rollout of a paused deployment, or of a machine config pool that is paused or held",
-			"resumed", map[string]any{"paused": nil}, map[string]any{"paused": nil, "pin": nil}),
+			"resumed", map[string]any{"paused": nil}, map[string]any{"paused": nil, "pause": nil, "pin": nil}),
 		newRestart(e),
 	)
 	return cmd
@@ -382,6 +382,42 @@ machine configs have no effect on its nodes until rollout resume.`,
 	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to roll back to; 0 means the previous revision")
 	cmd.Flags().StringVar(&config, "to-config", "", "rendered configuration that a pool goes back to")
 	cmd.Flags().StringVar(&reason, "reason", "", "why a pool is held, for others")
+	return cmd
+}
+
+func newPause(e *session.Env) *cobra.Command {
+	var flags pause.Flags
+	cmd := &cobra.Command{
+		Use:   "pause (TYPE NAME... | TYPE/NAME...) [--reason TEXT [--for DURATION | --until TIME]]",
+		Short: "Pause the rollout of a deployment or a machine config pool",
+		Long: `Pause the rollout of a deployment or a machine config pool.
+
+No further node of a pool changes to its configuration; nodes that have begun go on. Certificates are renewed all the
+same. With --reason, everyone is shown why the pool waits, since when and who paused it, and it may end by itself.`,
+		Example: `  windlass rollout pause deployment/hello
+  windlass rollout pause machineconfigpool/worker --reason "trade fair" --for 48h`,
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			paused := map[string]any{"paused": true}
+			if !flags.Given() {
+				return patchRenewed(cmd.Context(), e, args, "paused", func(string) map[string]any {
+					return map[string]any{"spec": paused}
+				}, "Deployment", pools)
+			}
+			patch, err := flags.Patch("nodes", time.Now())
+			if err != nil {
+				return err
+			}
+			done := "paused"
+			if until, ok := patch["until"].(string); ok {
+				done += " until " + until
+			}
+			return patchRenewed(cmd.Context(), e, args, done, func(string) map[string]any {
+				return map[string]any{"spec": map[string]any{"pause": patch, "paused": nil}} // that one has no end
+			}, pools)
+		},
+	}
+	flags.Add(cmd.Flags(), "why a pool is paused, for others; required with --for and --until")
 	return cmd
 }
 

@@ -89,8 +89,11 @@ func TestTheRolloutOfAPoolIsWhatItsStatusSays(t *testing.T) {
 			"Waiting for machine config pool spec update to be observed...", false, "",
 		},
 		{
-			"paused", func(p *configv1.MachineConfigPool) { p.Spec.Paused = proto.Bool(true) }, "rendered-worker-2", "", false,
-			`machine config pool "worker" is paused: 1 of 2 nodes are updated`,
+			"paused", func(p *configv1.MachineConfigPool) {
+				p.Status.Conditions = append(p.Status.Conditions, &metav1.Condition{
+					Type: "Paused", Status: "True", Message: proto.String("pool worker is paused by alice until resumed"),
+				})
+			}, "rendered-worker-2", "", false, `machine config pool worker is paused by alice until resumed`,
 		},
 		{
 			"degraded", func(p *configv1.MachineConfigPool) {
