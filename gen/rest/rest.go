@@ -95,6 +95,7 @@ func Services() []Service {
 		service("windlass.scheduling.v1.StorageClassService", schedulingv1.NewStorageClassServiceClient, schedulingv1.RegisterStorageClassServiceHandlerClient),
 		service("windlass.update.v1.ClusterOperatorService", updatev1.NewClusterOperatorServiceClient, updatev1.RegisterClusterOperatorServiceHandlerClient),
 		service("windlass.update.v1.ClusterVersionService", updatev1.NewClusterVersionServiceClient, updatev1.RegisterClusterVersionServiceHandlerClient),
+		service("windlass.update.v1.MaintenanceWindowService", updatev1.NewMaintenanceWindowServiceClient, updatev1.RegisterMaintenanceWindowServiceHandlerClient),
 		service("windlass.update.v1.ManifestService", updatev1.NewManifestServiceClient, updatev1.RegisterManifestServiceHandlerClient),
 		service("windlass.update.v1.ReleaseService", updatev1.NewReleaseServiceClient, updatev1.RegisterReleaseServiceHandlerClient),
 	}

@@ -15,6 +15,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -295,6 +296,11 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 		return plan.PauseEnds(p), c.accepting(ctx, plan.Unknown, plan.UpdatesPaused,
 			fmt.Sprintf("The update to %s waits: updates are %s", describe(target), plan.PauseText(p)))
 	}
+	if w := c.windows(cv, target, time.Now()); w.Closed() {
+		c.abandon()
+		c.term.refused = refusal{}
+		return w.Wake, c.accepting(ctx, plan.Unknown, plan.MaintenanceWindow, plan.WindowText(describe(target), w))
+	}
 	inputs := inputsOf(cv, target)
 	if c.term.attempt != nil && c.term.attempt.inputs != inputs {
 		c.abandon()
@@ -319,6 +325,17 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 	return time.Time{}, nil
 }
 
+// windows returns whether an update may begin at now by the maintenance windows.
+func (c *Controller) windows(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, now time.Time,
+) maintenance.State {
+	return plan.Windows(cv, target.GetImage(), c.Tables.Windows.All(), now)
+}
+
+// holds reports whether an update to a release that was checked must not begin at now after all.
+func (c *Controller) holds(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, now time.Time) bool {
+	return plan.Paused(cv, now) != nil || c.windows(cv, target, now).Closed()
+}
+
 // conclude accepts or refuses a desired update by the outcome of its check.
 func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
 	a *attempt,
@@ -334,8 +351,8 @@ func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if inputsOf(cv, plan.Desired(cv)) != a.inputs || plan.Paused(cv, time.Now()) != nil {
-		return time.Now(), nil // the desired update was changed or paused, and that is not seen here yet
+	if inputsOf(cv, plan.Desired(cv)) != a.inputs || c.holds(cv, target, time.Now()) {
+		return time.Now(), nil // the desired update was changed or is held back, and that is not seen here yet
 	}
 	if upgradeable(cv) != c.term.refused.upgradeable { // an operator may object by now
 		blocked, _ := c.preconditions(cv, a.next, target).Decide(plan.WaiversOf(cv.GetSpec().GetDesiredUpdate()))
@@ -422,7 +439,8 @@ func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, 
 	if err != nil {
 		return nil, err
 	}
-	waived := slices.DeleteFunc([]string{e.unsigned, begins}, func(text string) bool { return text == "" })
+	window := plan.WindowWaived(cv, target.GetImage(), c.Tables.Windows.All(), time.Now())
+	waived := slices.DeleteFunc([]string{e.unsigned, begins, window}, func(text string) bool { return text == "" })
 	e.release.verified, e.release.waived = e.unsigned == "", strings.Join(waived, "\n")
 	if err := c.preserve(ctx, e.release, e.image); err != nil {
 		return nil, &step{retrievePayload, fmt.Errorf("the release is not kept: %w", err)}
@@ -642,7 +660,7 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 	}
 	late := false
 	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
-		if late = inputs != "" && (inputsOf(cv, plan.Desired(cv)) != inputs || plan.Paused(cv, now) != nil); late {
+		if late = inputs != "" && (inputsOf(cv, plan.Desired(cv)) != inputs || c.holds(cv, from, now)); late {
 			return
 		}
 		st := cv.GetStatus()

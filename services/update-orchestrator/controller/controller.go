@@ -139,6 +139,8 @@ func New(cfg Config) *Controller {
 	controller.Watches(c.work, cfg.Tables.Versions, only)
 	controller.Watches(c.graph, cfg.Tables.Versions, only)
 	controller.Watches(c.work, cfg.Tables.Operators, only)
+	controller.Watches(c.work, cfg.Tables.Windows, only)
+	controller.For(c.loops.Loop("windows", 1, c.window), cfg.Tables.Windows)
 	controller.Watches(c.work, cfg.Tables.Manifests, only)
 	controller.Watches(c.passes, cfg.Tables.Operators, only)
 	controller.Watches(c.passes, cfg.Tables.Versions, only)
@@ -151,6 +153,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 	for _, synced := range []func(context.Context) error{
 		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced,
 		c.Tables.Manifests.WaitSynced, c.Tables.Definitions.WaitSynced, c.Tables.Programs.WaitSynced,
+		c.Tables.Windows.WaitSynced,
 	} {
 		if synced(ctx) != nil {
 			return nil // ctx ended

@@ -32,6 +32,9 @@ func (c *Controller) Preflight(ctx context.Context, cv *updatev1.ClusterVersion,
 	if check := plan.PauseCheck(cv, time.Now()); check != nil {
 		out.Checks = append(out.Checks, check)
 	}
+	if check := plan.WindowCheck(cv, target.GetImage(), c.Tables.Windows.All(), time.Now()); check != nil {
+		out.Checks = append(out.Checks, check)
+	}
 	before := true
 	for _, name := range []string{retrievePayload, verifyPayload, loadPayload, verifyPayloadVersion} {
 		check := &updatev1.ReleaseCheck{Name: name, Result: plan.CheckPassed}

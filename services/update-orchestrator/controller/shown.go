@@ -51,7 +51,8 @@ func (c *Controller) Progress(cv *updatev1.ClusterVersion) (*updatev1.PlanCluste
 		return nil, rpcerr.Unavailable("this process does not lead, and only the leader knows how far a pass is")
 	}
 	now := time.Now()
-	out := plan.RunWithout(cv, c.mode(cv.GetStatus(), cv.GetStatus().GetDesired().GetImage()), now)
+	out := plan.RunWithout(cv, c.mode(cv.GetStatus(), cv.GetStatus().GetDesired().GetImage()),
+		c.Tables.Windows.All(), now)
 	if p == nil || p.release.image != cv.GetStatus().GetDesired().GetImage() {
 		return out, nil
 	}
@@ -79,7 +80,7 @@ func (c *Controller) Foresee(r *updatev1.PlanClusterVersionRunRequest, now time.
 	p := plan.Foresee(plan.GivenPass(r, mode), st.GetProgress().GetWaits(), func(name string) *updatev1.ClusterOperator {
 		return operators[name]
 	}, plan.Paused(cv, now), now)
-	out := plan.RunWithout(cv, mode, now)
+	out := plan.RunWithout(cv, mode, r.GetMaintenanceWindows(), now)
 	p.Describe(out)
 	out.Conditions = nil
 	run := p.Run()

@@ -13,6 +13,7 @@ import (
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -33,6 +34,7 @@ type Tables struct {
 	Releases  *resource.Table[*updatev1.Release]
 	Manifests *resource.Table[*updatev1.Manifest]
 	Programs  *resource.Table[*programv1.Program]
+	Windows   *resource.Table[*updatev1.MaintenanceWindow]
 
 	Definitions *resource.Table[*apiextensionsv1.CustomResourceDefinition]
 }
@@ -52,6 +54,9 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 			Admit: ownOnly[*updatev1.Release]("releases are written by update-orchestrator alone"), KeepStatus: true, Log: log,
 		}),
 		Manifests: resource.NewTable(st, validator, resource.Config[*updatev1.Manifest]{Admit: admitManifest, Log: log}),
+		Windows: resource.NewTable(st, validator, resource.Config[*updatev1.MaintenanceWindow]{
+			Validate: maintenance.Faults, Admit: admitWindow, Log: log,
+		}),
 		Programs: resource.NewTable(st, validator, resource.Config[*programv1.Program]{
 			Validate: programFaults, Admit: admitProgram, Log: log,
 		}),
@@ -128,6 +133,14 @@ func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
 		return nil
 	}
 	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", w.New.GetMetadata().GetName()))
+}
+
+// admitWindow leaves what only this service writes as it was.
+func admitWindow(w *resource.Write[*updatev1.MaintenanceWindow]) error {
+	if !w.Own && !w.Deletes() && !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()) {
+		return rpcerr.Forbidden("the status of a maintenance window is written by update-orchestrator alone")
+	}
+	return nil
 }
 
 // supervisor is the user as which the supervisors of programs call.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -290,7 +291,7 @@ func operatorFact(operator string) string {
 
 // requested returns the update that a cluster version requests and that has not begun, with what holds it back at now;
 // nil if there is none.
-func requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
+func requested(cv *updatev1.ClusterVersion, windows []*updatev1.MaintenanceWindow, now time.Time) *metav1.HeldBack {
 	target := Desired(cv)
 	if invalid := Find(cv.GetStatus().GetConditions(), Invalid); target == nil && invalid.GetStatus() == True {
 		return &metav1.HeldBack{
@@ -310,10 +311,16 @@ func requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
 	if cv.GetStatus().GetObservedGeneration() < cv.GetMetadata().GetGeneration() {
 		accepted = nil // it may be about the request before
 	}
-	switch p := Paused(cv, now); {
+	p, w := Paused(cv, now), Windows(cv, target.GetImage(), windows, now)
+	switch {
 	case p != nil:
 		out.Reason = fmt.Sprintf("the update to %s waits: updates are %s", name, PauseText(p))
 		out.Unblock, out.SinceTime = "windlass adm upgrade resume", p.GetSince()
+	case w.Closed():
+		out.Reason, out.Unblock = fmt.Sprintf("the update to %s %s", name, w.Waits), hint([]string{MaintenanceWindow})
+		if accepted.GetReason() == MaintenanceWindow {
+			out.SinceTime = accepted.GetLastTransitionTime()
+		}
 	case accepted.GetStatus() == False:
 		out.Reason = fmt.Sprintf("the update to %s is refused: %s", name, accepted.GetMessage())
 		out.Unblock = "`windlass adm upgrade --to VERSION --dry-run` shows all checks; `windlass adm upgrade --clear` takes " +
@@ -328,7 +335,8 @@ func requested(cv *updatev1.ClusterVersion, now time.Time) *metav1.HeldBack {
 }
 
 // RunWithout is how a run is described of which no pass is known: by what the status says alone.
-func RunWithout(cv *updatev1.ClusterVersion, mode Mode, now time.Time) *updatev1.PlanClusterVersionRunResponse {
+func RunWithout(cv *updatev1.ClusterVersion, mode Mode, windows []*updatev1.MaintenanceWindow, now time.Time,
+) *updatev1.PlanClusterVersionRunResponse {
 	st := cv.GetStatus()
 	out := &updatev1.PlanClusterVersionRunResponse{
 		Version: st.GetDesired().GetVersion(), Image: st.GetDesired().GetImage(), Mode: string(mode),
@@ -343,7 +351,7 @@ func RunWithout(cv *updatev1.ClusterVersion, mode Mode, now time.Time) *updatev1
 	if p := Paused(cv, now); p != nil && mode == Updating {
 		out.Paused = PauseText(p)
 	}
-	if held := requested(cv, now); held != nil {
+	if held := requested(cv, windows, now); held != nil {
 		out.HeldBack = append(out.HeldBack, held)
 	}
 	return out
@@ -439,6 +447,7 @@ func RunFaults(r *updatev1.PlanClusterVersionRunRequest) []object.Fault {
 			{"clusterOperators", len(r.GetClusterOperators()) > 0},
 			{"removed", len(r.GetRemoved()) > 0},
 			{"now", r.GetNow() != nil},
+			{"maintenanceWindows", len(r.GetMaintenanceWindows()) > 0},
 		} {
 			if f.given {
 				return []object.Fault{{Path: f.path, Description: "is only allowed together with clusterVersion"}}
@@ -447,6 +456,12 @@ func RunFaults(r *updatev1.PlanClusterVersionRunRequest) []object.Fault {
 		return nil
 	}
 	out := GivenFaults(r.GetClusterVersion())
+	for i, w := range r.GetMaintenanceWindows() {
+		for _, f := range maintenance.Faults(w) {
+			f.Path = fmt.Sprintf("maintenanceWindows[%d].%s", i, f.Path)
+			out = append(out, f)
+		}
+	}
 	operators := map[string]bool{}
 	for i, o := range r.GetClusterOperators() {
 		path, name := fmt.Sprintf("clusterOperators[%d]", i), o.GetMetadata().GetName()

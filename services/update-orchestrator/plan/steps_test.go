@@ -203,6 +203,13 @@ func TestAGivenRunWaitsForPrograms(t *testing.T) {
 	}
 }
 
+func requesting(cv *updatev1.ClusterVersion, version string) *updatev1.ClusterVersion {
+	cv.Spec.DesiredUpdate = &updatev1.DesiredUpdate{
+		Image: proto.String("r@sha256:" + version), Version: proto.String(version),
+	}
+	return cv
+}
+
 func TestARequestedUpdateSaysWhatHoldsItBack(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	version := func(image string, pause *Pause, accepted *metav1.Condition) *updatev1.ClusterVersion {
@@ -226,6 +233,7 @@ func TestARequestedUpdateSaysWhatHoldsItBack(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		of            *updatev1.ClusterVersion
+		windows       []*updatev1.MaintenanceWindow
 		none          bool
 		says, unblock string
 	}{
@@ -247,12 +255,17 @@ func TestARequestedUpdateSaysWhatHoldsItBack(t *testing.T) {
 			of:   version("r@sha256:11", nil, condition(ReleaseAccepted, True, "X", "Payload loaded")),
 			says: "the update to 1.1.0 has not been considered yet",
 		},
+		"no maintenance window is open": {
+			of: requesting(before(true, "1.0.0"), "1.1.0"), windows: nights,
+			says:    "the update to 1.1.0 waits for maintenance window nights, which opens at 2026-01-01T22:00:00Z",
+			unblock: "--waive MaintenanceWindow=REASON",
+		},
 		"it is invalid": {
 			of:   version("invalid", nil, condition(Invalid, True, "X", "spec.desiredUpdate.image is wrong")),
 			says: "spec.desiredUpdate.image is wrong", unblock: "a valid spec",
 		},
 	} {
-		got := requested(tt.of, now)
+		got := requested(tt.of, tt.windows, now)
 		if (got == nil) != tt.none || !strings.Contains(got.GetReason(), tt.says) ||
 			!strings.Contains(got.GetUnblock(), tt.unblock) {
 			t.Errorf("%s: %v", name, got)

@@ -18,7 +18,8 @@ type historyEntry = updatev1.PlanClusterVersionHistoryResponse_Entry
 // WaysBack returns the history of a cluster at now, with how long each entry took, what was accepted for it, and
 // whether and how the cluster can go back to it. What only the release itself says, such as its signature, is not known
 // here.
-func WaysBack(cv *updatev1.ClusterVersion, now time.Time) *updatev1.PlanClusterVersionHistoryResponse {
+func WaysBack(cv *updatev1.ClusterVersion, windows []*updatev1.MaintenanceWindow, now time.Time,
+) *updatev1.PlanClusterVersionHistoryResponse {
 	out := &updatev1.PlanClusterVersionHistoryResponse{}
 	seen := map[string]bool{}
 	for i, h := range cv.GetStatus().GetHistory() {
@@ -39,7 +40,7 @@ func WaysBack(cv *updatev1.ClusterVersion, now time.Time) *updatev1.PlanClusterV
 		case again:
 			e.Reason = "a newer entry is of the same release"
 		default:
-			wayBack(cv, e, now)
+			wayBack(cv, e, windows, now)
 		}
 		if seen[digest] = true; e.GetCanGoBack() && out.GetPrevious() == "" {
 			out.Previous = h.GetVersion()
@@ -50,7 +51,7 @@ func WaysBack(cv *updatev1.ClusterVersion, now time.Time) *updatev1.PlanClusterV
 }
 
 // wayBack sets how a cluster goes back to an entry, or why it cannot.
-func wayBack(cv *updatev1.ClusterVersion, e *historyEntry, now time.Time) {
+func wayBack(cv *updatev1.ClusterVersion, e *historyEntry, windows []*updatev1.MaintenanceWindow, now time.Time) {
 	h := e.GetEntry()
 	target := &updatev1.ReleaseReference{Version: h.Version, Image: h.Image}
 	from, err := semver.StrictNewVersion(cv.GetStatus().GetDesired().GetVersion())
@@ -89,6 +90,9 @@ func wayBack(cv *updatev1.ClusterVersion, e *historyEntry, now time.Time) {
 	texts := slices.Concat(blocks, warns)
 	if p := Paused(cv, now); p != nil {
 		texts = append(texts, "It waits: updates are "+PauseText(p))
+	}
+	if w := Windows(cv, target.GetImage(), windows, now); w.Closed() {
+		texts = append(texts, "It "+w.Waits)
 	}
 	e.Reason = strings.Join(texts, "\n")
 }

@@ -33,6 +33,7 @@ func TestWaysBack(t *testing.T) {
 		"is not completed "
 	for name, tt := range map[string]struct {
 		of       *updatev1.ClusterVersion
+		windows  []*updatev1.MaintenanceWindow
 		change   func(*updatev1.ClusterVersion)
 		previous string
 		want     []string
@@ -101,6 +102,16 @@ func TestWaysBack(t *testing.T) {
 				"1.1.0 1m0s current=false back=true `windlass adm upgrade --to 1.1.0 --allow-not-recommended`: ",
 			},
 		},
+		"no maintenance window is open": {
+			of:       cluster(entry("1.1.1", StateCompleted, time.Hour), entry("1.1.0", StateCompleted, time.Minute)),
+			windows:  nights,
+			previous: "1.1.0",
+			want: []string{
+				"1.1.1 1h0m0s current=true back=false ``: ",
+				"1.1.0 1m0s current=false back=true `windlass adm upgrade --to 1.1.0`: It waits for maintenance window nights, " +
+					"which opens at 2026-01-02T22:00:00Z",
+			},
+		},
 		"updates are paused": {
 			of: cluster(entry("1.1.1", StateCompleted, time.Hour), entry("1.1.0", StateCompleted, time.Minute)),
 			change: func(cv *updatev1.ClusterVersion) {
@@ -120,7 +131,7 @@ func TestWaysBack(t *testing.T) {
 			if tt.change != nil {
 				tt.change(tt.of)
 			}
-			out := WaysBack(tt.of, now)
+			out := WaysBack(tt.of, tt.windows, now)
 			var got []string
 			for _, e := range out.GetEntries() {
 				got = append(got, fmt.Sprintf("%s %s current=%t back=%t `%s`: %s", e.GetEntry().GetVersion(),

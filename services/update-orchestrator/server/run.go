@@ -44,11 +44,11 @@ func (s *Version) PlanClusterVersionHistory(ctx context.Context, req *updatev1.P
 		if faults := plan.GivenFaults(cv); len(faults) > 0 {
 			return nil, rpcerr.Invalid(faults...)
 		}
-		return plan.WaysBack(cv, now), nil
+		return plan.WaysBack(cv, nil, now), nil
 	}
 	cv, err := s.tables.Versions.Get(ctx, "", kinds.Version)
 	if err != nil {
 		return nil, err
 	}
-	return plan.WaysBack(cv, now), nil
+	return plan.WaysBack(cv, s.tables.Windows.All(), now), nil
 }

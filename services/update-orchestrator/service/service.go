@@ -136,6 +136,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc,
 		server.NewRelease(tables, control.Verify, control, cfg.images, cfg.stores))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
+	p.Tables.Add(tables.Windows, &updatev1.MaintenanceWindowService_ServiceDesc, nil)
 	p.Tables.Add(tables.Programs, &programv1.ProgramService_ServiceDesc, server.NewProgram(control))
 	p.Tables.Add(tables.Definitions, &apiextensionsv1.CustomResourceDefinitionService_ServiceDesc, nil)
 	apiextensionsv1.RegisterCustomObjectServiceServer(p.Services, objects)

@@ -17,6 +17,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -848,6 +849,111 @@ func TestAPausedUpdateWaits(t *testing.T) {
 	cv = c.version(completed("1.1.0"))
 	if got := cv.GetStatus().GetDesired().GetImage(); !strings.HasSuffix(got, next[strings.Index(next, "@"):]) {
 		t.Errorf("the cluster is at %s", got)
+	}
+}
+
+// elsewhen returns the schedule of a window that is not open within the next hours, or that is open now for at least
+// one more, for each day.
+func elsewhen(open bool) *updatev1.MaintenanceWindow {
+	begin := time.Now().UTC().Add(12 * time.Hour)
+	if open {
+		begin = time.Now().UTC()
+	}
+	return &updatev1.MaintenanceWindow{
+		Metadata: &metav1.ObjectMeta{Name: "nights"}, Spec: &updatev1.MaintenanceWindowSpec{
+			Schedule: fmt.Sprintf("0 %d * * *", begin.Hour()), Duration: "2h", AppliesTo: []string{"Updates"},
+		},
+	}
+}
+
+func TestAnUpdateWaitsForAMaintenanceWindow(t *testing.T) {
+	c, _ := installed(t)
+	windows := updatev1.NewMaintenanceWindowServiceClient(c.admin)
+	_, err := windows.CreateMaintenanceWindow(t.Context(), &updatev1.CreateMaintenanceWindowRequest{
+		MaintenanceWindow: &updatev1.MaintenanceWindow{
+			Metadata: &metav1.ObjectMeta{Name: "nights"},
+			Spec: &updatev1.MaintenanceWindowSpec{
+				Schedule: "0 22 * * *", Duration: "25h",
+				TimeZone: proto.String("Europe/Atlantis"),
+			},
+		},
+	})
+	if text := fmt.Sprint(err); !strings.Contains(text, "spec.duration") || !strings.Contains(text, "spec.timeZone") {
+		t.Errorf("a window that makes no sense: %v", err)
+	}
+	w, err := windows.CreateMaintenanceWindow(t.Context(), &updatev1.CreateMaintenanceWindowRequest{
+		MaintenanceWindow: elsewhen(false),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.Await(t, func() string {
+		w, err := windows.GetMaintenanceWindow(t.Context(), &updatev1.GetMaintenanceWindowRequest{Name: "nights"})
+		if c := object.FindCondition(w.GetStatus().GetConditions(), "Open"); err != nil || c.GetReason() != "Closed" {
+			return fmt.Sprint(w.GetStatus(), err)
+		}
+		return ""
+	})
+	opens, err := maintenance.At(w, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "waits for maintenance window nights, which opens at " + opens.Opens.Format(time.RFC3339)
+	c.ready(operators...)
+	c.desire("1.1.0", "")
+	cv := c.version(has("ReleaseAccepted", "Unknown", "MaintenanceWindow"))
+	if message := object.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted").GetMessage(); !strings.Contains(
+		message, want) || len(cv.GetStatus().GetHistory()) != 1 {
+		t.Errorf("%q, history %v", message, cv.GetStatus().GetHistory())
+	}
+	run, err := updatev1.NewClusterVersionServiceClient(c.admin).PlanClusterVersionRun(t.Context(),
+		&updatev1.PlanClusterVersionRunRequest{})
+	if err != nil || len(run.GetHeldBack()) != 1 || !strings.Contains(run.GetHeldBack()[0].GetReason(), want) {
+		t.Errorf("plan %v, %v", run.GetHeldBack(), err)
+	}
+	c.stop()
+	c.run() // a new process finds the window
+	c.version(has("ReleaseAccepted", "Unknown", "MaintenanceWindow"))
+	// A window that opens lets it begin, and one that closes then does not stop it.
+	windows = updatev1.NewMaintenanceWindowServiceClient(c.admin)
+	change := func(to *updatev1.MaintenanceWindow) {
+		t.Helper()
+		if _, err := windows.UpdateMaintenanceWindow(t.Context(), &updatev1.UpdateMaintenanceWindowRequest{
+			Name: "nights", MaintenanceWindow: to,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(elsewhen(true))
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		if len(cv.GetStatus().GetHistory()) != 2 {
+			return "it has not begun"
+		}
+		return ""
+	})
+	change(elsewhen(false))
+	cv = c.version(completed("1.1.0"))
+	if h := cv.GetStatus().GetHistory()[0]; strings.Contains(h.GetAcceptedRisks(), "MaintenanceWindow") {
+		t.Errorf("the window was open, and the history has %q", h.GetAcceptedRisks())
+	}
+}
+
+func TestAnUpdateThatWaitsForNoWindowIsRecorded(t *testing.T) {
+	c, _ := installed(t)
+	if _, err := updatev1.NewMaintenanceWindowServiceClient(c.admin).CreateMaintenanceWindow(t.Context(),
+		&updatev1.CreateMaintenanceWindowRequest{MaintenanceWindow: elsewhen(false)}); err != nil {
+		t.Fatal(err)
+	}
+	c.ready(operators...)
+	c.desire("1.1.0", "")
+	c.version(has("ReleaseAccepted", "Unknown", "MaintenanceWindow"))
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate.Waive = []*updatev1.WaivedCheck{{Name: "MaintenanceWindow", Reason: "CVE-2026-1"}}
+	})
+	cv := c.version(completed("1.1.0"))
+	if h := cv.GetStatus().GetHistory()[0]; !strings.Contains(h.GetAcceptedRisks(),
+		`MaintenanceWindow is waived: "CVE-2026-1"`) {
+		t.Errorf("the history has %q", h.GetAcceptedRisks())
 	}
 }
 

@@ -133,7 +133,9 @@ type MachineConfigPoolSpec struct {
 	// Output only. The user who set paused.
 	PausedBy string `protobuf:"bytes,9,opt,name=paused_by,json=pausedBy,proto3" json:"paused_by,omitempty"`
 	// Output only. When paused was set.
-	PausedSince   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paused_since,json=pausedSince,proto3" json:"paused_since,omitempty"`
+	PausedSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paused_since,json=pausedSince,proto3" json:"paused_since,omitempty"`
+	// Nodes begin to change to one configuration also while no maintenance window is open; absent means that they do not.
+	WindowWaiver  *MachineConfigPoolWindowWaiver `protobuf:"bytes,11,opt,name=window_waiver,json=windowWaiver,proto3" json:"window_waiver,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -238,6 +240,86 @@ func (x *MachineConfigPoolSpec) GetPausedSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *MachineConfigPoolSpec) GetWindowWaiver() *MachineConfigPoolWindowWaiver {
+	if x != nil {
+		return x.WindowWaiver
+	}
+	return nil
+}
+
+// Nodes of a pool begin to change to a configuration also while no maintenance window is open.
+type MachineConfigPoolWindowWaiver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the configuration; the waiver has no effect on the way to another one.
+	Configuration string `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Why.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Output only. The user who said so.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Output only. When they said so.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolWindowWaiver) Reset() {
+	*x = MachineConfigPoolWindowWaiver{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolWindowWaiver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolWindowWaiver) ProtoMessage() {}
+
+func (x *MachineConfigPoolWindowWaiver) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolWindowWaiver.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolWindowWaiver) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MachineConfigPoolWindowWaiver) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWindowWaiver) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWindowWaiver) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWindowWaiver) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Starts no further node of a pool. Nodes that change to a configuration go on. Certificates are no part of a
 // configuration, so they are renewed all the same.
 type MachineConfigPoolPause struct {
@@ -256,7 +338,7 @@ type MachineConfigPoolPause struct {
 
 func (x *MachineConfigPoolPause) Reset() {
 	*x = MachineConfigPoolPause{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +350,7 @@ func (x *MachineConfigPoolPause) String() string {
 func (*MachineConfigPoolPause) ProtoMessage() {}
 
 func (x *MachineConfigPoolPause) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +363,7 @@ func (x *MachineConfigPoolPause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolPause.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolPause) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MachineConfigPoolPause) GetReason() string {
@@ -330,7 +412,7 @@ type MachineConfigPoolPin struct {
 
 func (x *MachineConfigPoolPin) Reset() {
 	*x = MachineConfigPoolPin{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +424,7 @@ func (x *MachineConfigPoolPin) String() string {
 func (*MachineConfigPoolPin) ProtoMessage() {}
 
 func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +437,7 @@ func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolPin.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolPin) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MachineConfigPoolPin) GetConfiguration() string {
@@ -399,7 +481,7 @@ type MachineConfigPoolConfiguration struct {
 
 func (x *MachineConfigPoolConfiguration) Reset() {
 	*x = MachineConfigPoolConfiguration{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +493,7 @@ func (x *MachineConfigPoolConfiguration) String() string {
 func (*MachineConfigPoolConfiguration) ProtoMessage() {}
 
 func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +506,7 @@ func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolConfiguration.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolConfiguration) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *MachineConfigPoolConfiguration) GetName() string {
@@ -469,7 +551,7 @@ type MachineConfigPoolStatus struct {
 
 func (x *MachineConfigPoolStatus) Reset() {
 	*x = MachineConfigPoolStatus{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +563,7 @@ func (x *MachineConfigPoolStatus) String() string {
 func (*MachineConfigPoolStatus) ProtoMessage() {}
 
 func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +576,7 @@ func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolStatus.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MachineConfigPoolStatus) GetObservedGeneration() int32 {
@@ -573,7 +655,7 @@ type MachineConfigPoolHistory struct {
 
 func (x *MachineConfigPoolHistory) Reset() {
 	*x = MachineConfigPoolHistory{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +667,7 @@ func (x *MachineConfigPoolHistory) String() string {
 func (*MachineConfigPoolHistory) ProtoMessage() {}
 
 func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +680,7 @@ func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolHistory.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolHistory) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{6}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MachineConfigPoolHistory) GetName() string {
@@ -637,7 +719,7 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x13UPDATEDMACHINECOUNT\x12\x1astatus.updatedMachineCountJ3\n" +
 	"\x14DEGRADEDMACHINECOUNT\x12\x1bstatus.degradedMachineCountJ\x05\n" +
 	"\x03AGEJ-\n" +
-	"\x06PAUSED\x12!status.conditions[Paused].message\x18\x01\"\xe2\x06\n" +
+	"\x06PAUSED\x12!status.conditions[Paused].message\x18\x01\"\xba\a\n" +
 	"\x15MachineConfigPoolSpec\x12W\n" +
 	"\x17machine_config_selector\x18\x01 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\x15machineConfigSelector\x12D\n" +
 	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\x1b\n" +
@@ -650,8 +732,16 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x05pause\x18\b \x01(\v2*.windlass.config.v1.MachineConfigPoolPauseR\x05pause\x12\x1b\n" +
 	"\tpaused_by\x18\t \x01(\tR\bpausedBy\x12=\n" +
 	"\fpaused_since\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\vpausedSinceB\t\n" +
-	"\a_paused\"\xb0\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vpausedSince\x12V\n" +
+	"\rwindow_waiver\x18\v \x01(\v21.windlass.config.v1.MachineConfigPoolWindowWaiverR\fwindowWaiverB\t\n" +
+	"\a_paused\"\xb7\x01\n" +
+	"\x1dMachineConfigPoolWindowWaiver\x120\n" +
+	"\rconfiguration\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\rconfiguration\x12\"\n" +
+	"\x06reason\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb0\x01\n" +
 	"\x16MachineConfigPoolPause\x12\"\n" +
 	"\x06reason\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x120\n" +
@@ -702,46 +792,49 @@ func file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_pool_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_windlass_config_v1_machine_config_pool_proto_goTypes = []any{
 	(*MachineConfigPool)(nil),              // 0: windlass.config.v1.MachineConfigPool
 	(*MachineConfigPoolSpec)(nil),          // 1: windlass.config.v1.MachineConfigPoolSpec
-	(*MachineConfigPoolPause)(nil),         // 2: windlass.config.v1.MachineConfigPoolPause
-	(*MachineConfigPoolPin)(nil),           // 3: windlass.config.v1.MachineConfigPoolPin
-	(*MachineConfigPoolConfiguration)(nil), // 4: windlass.config.v1.MachineConfigPoolConfiguration
-	(*MachineConfigPoolStatus)(nil),        // 5: windlass.config.v1.MachineConfigPoolStatus
-	(*MachineConfigPoolHistory)(nil),       // 6: windlass.config.v1.MachineConfigPoolHistory
-	(*v1.ObjectMeta)(nil),                  // 7: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),               // 8: windlass.meta.v1.LabelSelector
-	(*structpb.Value)(nil),                 // 9: google.protobuf.Value
-	(*timestamppb.Timestamp)(nil),          // 10: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),             // 11: windlass.meta.v1.ObjectReference
-	(*v1.Condition)(nil),                   // 12: windlass.meta.v1.Condition
+	(*MachineConfigPoolWindowWaiver)(nil),  // 2: windlass.config.v1.MachineConfigPoolWindowWaiver
+	(*MachineConfigPoolPause)(nil),         // 3: windlass.config.v1.MachineConfigPoolPause
+	(*MachineConfigPoolPin)(nil),           // 4: windlass.config.v1.MachineConfigPoolPin
+	(*MachineConfigPoolConfiguration)(nil), // 5: windlass.config.v1.MachineConfigPoolConfiguration
+	(*MachineConfigPoolStatus)(nil),        // 6: windlass.config.v1.MachineConfigPoolStatus
+	(*MachineConfigPoolHistory)(nil),       // 7: windlass.config.v1.MachineConfigPoolHistory
+	(*v1.ObjectMeta)(nil),                  // 8: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),               // 9: windlass.meta.v1.LabelSelector
+	(*structpb.Value)(nil),                 // 10: google.protobuf.Value
+	(*timestamppb.Timestamp)(nil),          // 11: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),             // 12: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),                   // 13: windlass.meta.v1.Condition
 }
 var file_windlass_config_v1_machine_config_pool_proto_depIdxs = []int32{
-	7,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	8,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.config.v1.MachineConfigPool.spec:type_name -> windlass.config.v1.MachineConfigPoolSpec
-	5,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	8,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
-	8,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
-	9,  // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
-	4,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	3,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
-	2,  // 8: windlass.config.v1.MachineConfigPoolSpec.pause:type_name -> windlass.config.v1.MachineConfigPoolPause
-	10, // 9: windlass.config.v1.MachineConfigPoolSpec.paused_since:type_name -> google.protobuf.Timestamp
-	10, // 10: windlass.config.v1.MachineConfigPoolPause.until:type_name -> google.protobuf.Timestamp
-	10, // 11: windlass.config.v1.MachineConfigPoolPause.since:type_name -> google.protobuf.Timestamp
-	10, // 12: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
-	11, // 13: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
-	4,  // 14: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	12, // 15: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
-	6,  // 16: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
-	10, // 17: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	6,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	9,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
+	9,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	10, // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
+	5,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	4,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
+	3,  // 8: windlass.config.v1.MachineConfigPoolSpec.pause:type_name -> windlass.config.v1.MachineConfigPoolPause
+	11, // 9: windlass.config.v1.MachineConfigPoolSpec.paused_since:type_name -> google.protobuf.Timestamp
+	2,  // 10: windlass.config.v1.MachineConfigPoolSpec.window_waiver:type_name -> windlass.config.v1.MachineConfigPoolWindowWaiver
+	11, // 11: windlass.config.v1.MachineConfigPoolWindowWaiver.since:type_name -> google.protobuf.Timestamp
+	11, // 12: windlass.config.v1.MachineConfigPoolPause.until:type_name -> google.protobuf.Timestamp
+	11, // 13: windlass.config.v1.MachineConfigPoolPause.since:type_name -> google.protobuf.Timestamp
+	11, // 14: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
+	12, // 15: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
+	5,  // 16: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	13, // 17: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
+	7,  // 18: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
+	11, // 19: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_proto_init() }
@@ -750,14 +843,14 @@ func file_windlass_config_v1_machine_config_pool_proto_init() {
 		return
 	}
 	file_windlass_config_v1_machine_config_pool_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_config_v1_machine_config_pool_proto_msgTypes[5].OneofWrappers = []any{}
+	file_windlass_config_v1_machine_config_pool_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -15,6 +15,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	v11 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	v12 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -784,9 +785,11 @@ type PlanMachineConfigPoolRequest struct {
 	Nodes *v11.NodeList `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// The other pools, which decide with this one to which pool a node belongs; absent means the live ones. They are only
 	// allowed together with pool, and one with its name is an error.
-	OtherPools    *MachineConfigPoolList `protobuf:"bytes,4,opt,name=other_pools,json=otherPools,proto3" json:"other_pools,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	OtherPools *MachineConfigPoolList `protobuf:"bytes,4,opt,name=other_pools,json=otherPools,proto3" json:"other_pools,omitempty"`
+	// The maintenance windows; absent means the live ones.
+	MaintenanceWindows *v12.MaintenanceWindowList `protobuf:"bytes,5,opt,name=maintenance_windows,json=maintenanceWindows,proto3" json:"maintenance_windows,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *PlanMachineConfigPoolRequest) Reset() {
@@ -843,6 +846,13 @@ func (x *PlanMachineConfigPoolRequest) GetNodes() *v11.NodeList {
 func (x *PlanMachineConfigPoolRequest) GetOtherPools() *MachineConfigPoolList {
 	if x != nil {
 		return x.OtherPools
+	}
+	return nil
+}
+
+func (x *PlanMachineConfigPoolRequest) GetMaintenanceWindows() *v12.MaintenanceWindowList {
+	if x != nil {
+		return x.MaintenanceWindows
 	}
 	return nil
 }
@@ -1207,7 +1217,7 @@ var File_windlass_config_v1_machine_config_pool_service_proto protoreflect.FileD
 
 const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\n" +
-	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"9\n" +
+	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a3windlass/update/v1/maintenance_window_service.proto\"9\n" +
 	"\x1bGetMachineConfigPoolRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x8c\x02\n" +
 	"\x1dListMachineConfigPoolsRequest\x12%\n" +
@@ -1261,13 +1271,14 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aZ\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12=\n" +
-	"\x06object\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x06object\"\xeb\x01\n" +
+	"\x06object\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x06object\"\xc7\x02\n" +
 	"\x1cPlanMachineConfigPoolRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
 	"\x04pool\x18\x02 \x01(\v2%.windlass.config.v1.MachineConfigPoolR\x04pool\x120\n" +
 	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12J\n" +
 	"\vother_pools\x18\x04 \x01(\v2).windlass.config.v1.MachineConfigPoolListR\n" +
-	"otherPools\"\xe5\x06\n" +
+	"otherPools\x12Z\n" +
+	"\x13maintenance_windows\x18\x05 \x01(\v2).windlass.update.v1.MaintenanceWindowListR\x12maintenanceWindows\"\xe5\x06\n" +
 	"\x1dPlanMachineConfigPoolResponse\x12'\n" +
 	"\x0fmax_unavailable\x18\x01 \x01(\x05R\x0emaxUnavailable\x12 \n" +
 	"\vunavailable\x18\x02 \x01(\x05R\vunavailable\x12\x1a\n" +
@@ -1352,10 +1363,11 @@ var file_windlass_config_v1_machine_config_pool_service_proto_goTypes = []any{
 	(*httpbody.HttpBody)(nil),                       // 19: google.api.HttpBody
 	(*v1.Preconditions)(nil),                        // 20: windlass.meta.v1.Preconditions
 	(*v11.NodeList)(nil),                            // 21: windlass.node.v1.NodeList
-	(*v1.PlannedAction)(nil),                        // 22: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                             // 23: windlass.meta.v1.HeldBack
-	(*MachineConfigPoolStatus)(nil),                 // 24: windlass.config.v1.MachineConfigPoolStatus
-	(*ServiceAction)(nil),                           // 25: windlass.config.v1.ServiceAction
+	(*v12.MaintenanceWindowList)(nil),               // 22: windlass.update.v1.MaintenanceWindowList
+	(*v1.PlannedAction)(nil),                        // 23: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                             // 24: windlass.meta.v1.HeldBack
+	(*MachineConfigPoolStatus)(nil),                 // 25: windlass.config.v1.MachineConfigPoolStatus
+	(*ServiceAction)(nil),                           // 26: windlass.config.v1.ServiceAction
 }
 var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	16, // 0: windlass.config.v1.ListMachineConfigPoolsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1371,38 +1383,39 @@ var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	18, // 10: windlass.config.v1.PlanMachineConfigPoolRequest.pool:type_name -> windlass.config.v1.MachineConfigPool
 	21, // 11: windlass.config.v1.PlanMachineConfigPoolRequest.nodes:type_name -> windlass.node.v1.NodeList
 	2,  // 12: windlass.config.v1.PlanMachineConfigPoolRequest.other_pools:type_name -> windlass.config.v1.MachineConfigPoolList
-	14, // 13: windlass.config.v1.PlanMachineConfigPoolResponse.nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
-	22, // 14: windlass.config.v1.PlanMachineConfigPoolResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	23, // 15: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	24, // 16: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	15, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.other_nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.OtherNode
-	18, // 18: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
-	25, // 19: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
-	0,  // 20: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
-	1,  // 21: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
-	3,  // 22: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
-	4,  // 23: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
-	5,  // 24: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
-	6,  // 25: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
-	7,  // 26: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
-	8,  // 27: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
-	9,  // 28: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
-	11, // 29: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
-	18, // 30: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	2,  // 31: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
-	18, // 32: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 33: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 34: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 35: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 36: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 37: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	10, // 38: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
-	12, // 39: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
-	30, // [30:40] is the sub-list for method output_type
-	20, // [20:30] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	22, // 13: windlass.config.v1.PlanMachineConfigPoolRequest.maintenance_windows:type_name -> windlass.update.v1.MaintenanceWindowList
+	14, // 14: windlass.config.v1.PlanMachineConfigPoolResponse.nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan
+	23, // 15: windlass.config.v1.PlanMachineConfigPoolResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	24, // 16: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	25, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	15, // 18: windlass.config.v1.PlanMachineConfigPoolResponse.other_nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.OtherNode
+	18, // 19: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
+	26, // 20: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
+	0,  // 21: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
+	1,  // 22: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
+	3,  // 23: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
+	4,  // 24: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
+	5,  // 25: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
+	6,  // 26: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
+	7,  // 27: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
+	8,  // 28: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
+	9,  // 29: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
+	11, // 30: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
+	18, // 31: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	2,  // 32: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
+	18, // 33: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 34: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 35: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 36: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 37: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 38: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	10, // 39: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
+	12, // 40: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
+	31, // [31:41] is the sub-list for method output_type
+	21, // [21:31] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_service_proto_init() }

@@ -435,7 +435,8 @@ func (x *AcceptedRisk) GetName() string {
 type WaivedCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// VerifyPayload for the signature of the release, or a precondition: ClusterVersionRollback, ClusterVersionGiantHop,
-	// ClusterVersionUpgradeable or ClusterVersionSnapshot.
+	// ClusterVersionUpgradeable or ClusterVersionSnapshot; or MaintenanceWindow, for an update that begins while no
+	// maintenance window is open.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Why it may fail.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1656,9 +1657,9 @@ const file_windlass_update_v1_cluster_version_proto_rawDesc = "" +
 	"\x06_imageB\b\n" +
 	"\x06_force\"*\n" +
 	"\fAcceptedRisk\x12\x1a\n" +
-	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xbf\x01\n" +
-	"\vWaivedCheck\x12\x8b\x01\n" +
-	"\x04name\x18\x01 \x01(\tBw\xbaHtrrR\rVerifyPayloadR\x16ClusterVersionRollbackR\x16ClusterVersionGiantHopR\x19ClusterVersionUpgradeableR\x16ClusterVersionSnapshotR\x04name\x12\"\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xd5\x01\n" +
+	"\vWaivedCheck\x12\xa1\x01\n" +
+	"\x04name\x18\x01 \x01(\tB\x8c\x01\xbaH\x88\x01r\x85\x01R\rVerifyPayloadR\x16ClusterVersionRollbackR\x16ClusterVersionGiantHopR\x19ClusterVersionUpgradeableR\x16ClusterVersionSnapshotR\x11MaintenanceWindowR\x04name\x12\"\n" +
 	"\x06reason\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\"b\n" +
 	"\x0eSignatureStore\x12\x18\n" +

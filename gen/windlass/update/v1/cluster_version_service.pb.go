@@ -1360,9 +1360,11 @@ type PlanClusterVersionRunRequest struct {
 	// Objects that the update removes at its end; at most 10,000.
 	Removed []*v1.ObjectReference `protobuf:"bytes,4,rep,name=removed,proto3" json:"removed,omitempty"`
 	// The time of the plan; absent means the present time.
-	Now           *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Now *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=now,proto3" json:"now,omitempty"`
+	// The maintenance windows; at most 1,000.
+	MaintenanceWindows []*MaintenanceWindow `protobuf:"bytes,6,rep,name=maintenance_windows,json=maintenanceWindows,proto3" json:"maintenance_windows,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *PlanClusterVersionRunRequest) Reset() {
@@ -1426,6 +1428,13 @@ func (x *PlanClusterVersionRunRequest) GetRemoved() []*v1.ObjectReference {
 func (x *PlanClusterVersionRunRequest) GetNow() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Now
+	}
+	return nil
+}
+
+func (x *PlanClusterVersionRunRequest) GetMaintenanceWindows() []*MaintenanceWindow {
+	if x != nil {
+		return x.MaintenanceWindows
 	}
 	return nil
 }
@@ -2093,7 +2102,7 @@ var File_windlass_update_v1_cluster_version_service_proto protoreflect.FileDescr
 
 const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\n" +
-	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a)windlass/update/v1/cluster_operator.proto\x1a(windlass/update/v1/cluster_version.proto\x1a windlass/update/v1/release.proto\x1a(windlass/update/v1/release_service.proto\".\n" +
+	"0windlass/update/v1/cluster_version_service.proto\x12\x12windlass.update.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a)windlass/update/v1/cluster_operator.proto\x1a(windlass/update/v1/cluster_version.proto\x1a+windlass/update/v1/maintenance_window.proto\x1a windlass/update/v1/release.proto\x1a(windlass/update/v1/release_service.proto\".\n" +
 	"\x18GetClusterVersionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x89\x02\n" +
 	"\x1aListClusterVersionsRequest\x12%\n" +
@@ -2198,13 +2207,14 @@ const file_windlass_update_v1_cluster_version_service_proto_rawDesc = "" +
 	"\arelease\x18\x01 \x01(\v2$.windlass.update.v1.ReleaseReferenceR\arelease\x12 \n" +
 	"\vrecommended\x18\x02 \x01(\tR\vrecommended\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\x8c\x03\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xef\x03\n" +
 	"\x1cPlanClusterVersionRunRequest\x12K\n" +
 	"\x0fcluster_version\x18\x01 \x01(\v2\".windlass.update.v1.ClusterVersionR\x0eclusterVersion\x12L\n" +
 	"\tmanifests\x18\x02 \x03(\v2#.windlass.update.v1.ReleaseManifestB\t\xbaH\x06\x92\x01\x03\x10\x90NR\tmanifests\x12[\n" +
 	"\x11cluster_operators\x18\x03 \x03(\v2#.windlass.update.v1.ClusterOperatorB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x10clusterOperators\x12F\n" +
 	"\aremoved\x18\x04 \x03(\v2!.windlass.meta.v1.ObjectReferenceB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aremoved\x12,\n" +
-	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x84\t\n" +
+	"\x03now\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12a\n" +
+	"\x13maintenance_windows\x18\x06 \x03(\v2%.windlass.update.v1.MaintenanceWindowB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x12maintenanceWindows\"\x84\t\n" +
 	"\x1dPlanClusterVersionRunResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -2345,10 +2355,11 @@ var file_windlass_update_v1_cluster_version_service_proto_goTypes = []any{
 	(*ReleaseManifest)(nil),                         // 41: windlass.update.v1.ReleaseManifest
 	(*ClusterOperator)(nil),                         // 42: windlass.update.v1.ClusterOperator
 	(*timestamppb.Timestamp)(nil),                   // 43: google.protobuf.Timestamp
-	(*v1.HeldBack)(nil),                             // 44: windlass.meta.v1.HeldBack
-	(*UpdateWait)(nil),                              // 45: windlass.update.v1.UpdateWait
-	(*UpdateHistory)(nil),                           // 46: windlass.update.v1.UpdateHistory
-	(*durationpb.Duration)(nil),                     // 47: google.protobuf.Duration
+	(*MaintenanceWindow)(nil),                       // 44: windlass.update.v1.MaintenanceWindow
+	(*v1.HeldBack)(nil),                             // 45: windlass.meta.v1.HeldBack
+	(*UpdateWait)(nil),                              // 46: windlass.update.v1.UpdateWait
+	(*UpdateHistory)(nil),                           // 47: windlass.update.v1.UpdateHistory
+	(*durationpb.Duration)(nil),                     // 48: google.protobuf.Duration
 }
 var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
 	27, // 0: windlass.update.v1.ListClusterVersionsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -2382,52 +2393,53 @@ var file_windlass_update_v1_cluster_version_service_proto_depIdxs = []int32{
 	42, // 28: windlass.update.v1.PlanClusterVersionRunRequest.cluster_operators:type_name -> windlass.update.v1.ClusterOperator
 	35, // 29: windlass.update.v1.PlanClusterVersionRunRequest.removed:type_name -> windlass.meta.v1.ObjectReference
 	43, // 30: windlass.update.v1.PlanClusterVersionRunRequest.now:type_name -> google.protobuf.Timestamp
-	43, // 31: windlass.update.v1.PlanClusterVersionRunResponse.next_pass_time:type_name -> google.protobuf.Timestamp
-	25, // 32: windlass.update.v1.PlanClusterVersionRunResponse.steps:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Step
-	35, // 33: windlass.update.v1.PlanClusterVersionRunResponse.next:type_name -> windlass.meta.v1.ObjectReference
-	44, // 34: windlass.update.v1.PlanClusterVersionRunResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	39, // 35: windlass.update.v1.PlanClusterVersionRunResponse.conditions:type_name -> windlass.meta.v1.Condition
-	29, // 36: windlass.update.v1.PlanClusterVersionHistoryRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
-	43, // 37: windlass.update.v1.PlanClusterVersionHistoryRequest.now:type_name -> google.protobuf.Timestamp
-	26, // 38: windlass.update.v1.PlanClusterVersionHistoryResponse.entries:type_name -> windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
-	29, // 39: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
-	35, // 40: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.object:type_name -> windlass.meta.v1.ObjectReference
-	45, // 41: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.wait:type_name -> windlass.update.v1.UpdateWait
-	23, // 42: windlass.update.v1.PlanClusterVersionRunResponse.Chain.manifests:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Manifest
-	24, // 43: windlass.update.v1.PlanClusterVersionRunResponse.Step.chains:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Chain
-	46, // 44: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.entry:type_name -> windlass.update.v1.UpdateHistory
-	47, // 45: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.duration:type_name -> google.protobuf.Duration
-	0,  // 46: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
-	1,  // 47: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
-	3,  // 48: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
-	4,  // 49: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
-	5,  // 50: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
-	6,  // 51: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
-	7,  // 52: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
-	8,  // 53: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
-	9,  // 54: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
-	11, // 55: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
-	12, // 56: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
-	17, // 57: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:input_type -> windlass.update.v1.PlanClusterVersionRunRequest
-	19, // 58: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:input_type -> windlass.update.v1.PlanClusterVersionHistoryRequest
-	29, // 59: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	2,  // 60: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
-	29, // 61: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 62: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 63: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 64: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	29, // 65: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
-	29, // 66: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
-	10, // 67: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
-	15, // 68: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
-	13, // 69: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
-	18, // 70: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:output_type -> windlass.update.v1.PlanClusterVersionRunResponse
-	20, // 71: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:output_type -> windlass.update.v1.PlanClusterVersionHistoryResponse
-	59, // [59:72] is the sub-list for method output_type
-	46, // [46:59] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	44, // 31: windlass.update.v1.PlanClusterVersionRunRequest.maintenance_windows:type_name -> windlass.update.v1.MaintenanceWindow
+	43, // 32: windlass.update.v1.PlanClusterVersionRunResponse.next_pass_time:type_name -> google.protobuf.Timestamp
+	25, // 33: windlass.update.v1.PlanClusterVersionRunResponse.steps:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Step
+	35, // 34: windlass.update.v1.PlanClusterVersionRunResponse.next:type_name -> windlass.meta.v1.ObjectReference
+	45, // 35: windlass.update.v1.PlanClusterVersionRunResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	39, // 36: windlass.update.v1.PlanClusterVersionRunResponse.conditions:type_name -> windlass.meta.v1.Condition
+	29, // 37: windlass.update.v1.PlanClusterVersionHistoryRequest.cluster_version:type_name -> windlass.update.v1.ClusterVersion
+	43, // 38: windlass.update.v1.PlanClusterVersionHistoryRequest.now:type_name -> google.protobuf.Timestamp
+	26, // 39: windlass.update.v1.PlanClusterVersionHistoryResponse.entries:type_name -> windlass.update.v1.PlanClusterVersionHistoryResponse.Entry
+	29, // 40: windlass.update.v1.WatchClusterVersionsResponse.Event.object:type_name -> windlass.update.v1.ClusterVersion
+	35, // 41: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.object:type_name -> windlass.meta.v1.ObjectReference
+	46, // 42: windlass.update.v1.PlanClusterVersionRunResponse.Manifest.wait:type_name -> windlass.update.v1.UpdateWait
+	23, // 43: windlass.update.v1.PlanClusterVersionRunResponse.Chain.manifests:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Manifest
+	24, // 44: windlass.update.v1.PlanClusterVersionRunResponse.Step.chains:type_name -> windlass.update.v1.PlanClusterVersionRunResponse.Chain
+	47, // 45: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.entry:type_name -> windlass.update.v1.UpdateHistory
+	48, // 46: windlass.update.v1.PlanClusterVersionHistoryResponse.Entry.duration:type_name -> google.protobuf.Duration
+	0,  // 47: windlass.update.v1.ClusterVersionService.GetClusterVersion:input_type -> windlass.update.v1.GetClusterVersionRequest
+	1,  // 48: windlass.update.v1.ClusterVersionService.ListClusterVersions:input_type -> windlass.update.v1.ListClusterVersionsRequest
+	3,  // 49: windlass.update.v1.ClusterVersionService.CreateClusterVersion:input_type -> windlass.update.v1.CreateClusterVersionRequest
+	4,  // 50: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:input_type -> windlass.update.v1.UpdateClusterVersionRequest
+	5,  // 51: windlass.update.v1.ClusterVersionService.PatchClusterVersion:input_type -> windlass.update.v1.PatchClusterVersionRequest
+	6,  // 52: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:input_type -> windlass.update.v1.ApplyClusterVersionRequest
+	7,  // 53: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:input_type -> windlass.update.v1.UpdateClusterVersionStatusRequest
+	8,  // 54: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:input_type -> windlass.update.v1.DeleteClusterVersionRequest
+	9,  // 55: windlass.update.v1.ClusterVersionService.WatchClusterVersions:input_type -> windlass.update.v1.WatchClusterVersionsRequest
+	11, // 56: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:input_type -> windlass.update.v1.EvaluateClusterVersionRequest
+	12, // 57: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:input_type -> windlass.update.v1.PreflightClusterVersionRequest
+	17, // 58: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:input_type -> windlass.update.v1.PlanClusterVersionRunRequest
+	19, // 59: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:input_type -> windlass.update.v1.PlanClusterVersionHistoryRequest
+	29, // 60: windlass.update.v1.ClusterVersionService.GetClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	2,  // 61: windlass.update.v1.ClusterVersionService.ListClusterVersions:output_type -> windlass.update.v1.ClusterVersionList
+	29, // 62: windlass.update.v1.ClusterVersionService.CreateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 63: windlass.update.v1.ClusterVersionService.UpdateClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 64: windlass.update.v1.ClusterVersionService.PatchClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 65: windlass.update.v1.ClusterVersionService.ApplyClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	29, // 66: windlass.update.v1.ClusterVersionService.UpdateClusterVersionStatus:output_type -> windlass.update.v1.ClusterVersion
+	29, // 67: windlass.update.v1.ClusterVersionService.DeleteClusterVersion:output_type -> windlass.update.v1.ClusterVersion
+	10, // 68: windlass.update.v1.ClusterVersionService.WatchClusterVersions:output_type -> windlass.update.v1.WatchClusterVersionsResponse
+	15, // 69: windlass.update.v1.ClusterVersionService.EvaluateClusterVersion:output_type -> windlass.update.v1.EvaluateClusterVersionResponse
+	13, // 70: windlass.update.v1.ClusterVersionService.PreflightClusterVersion:output_type -> windlass.update.v1.PreflightClusterVersionResponse
+	18, // 71: windlass.update.v1.ClusterVersionService.PlanClusterVersionRun:output_type -> windlass.update.v1.PlanClusterVersionRunResponse
+	20, // 72: windlass.update.v1.ClusterVersionService.PlanClusterVersionHistory:output_type -> windlass.update.v1.PlanClusterVersionHistoryResponse
+	60, // [60:73] is the sub-list for method output_type
+	47, // [47:60] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_windlass_update_v1_cluster_version_service_proto_init() }
@@ -2437,6 +2449,7 @@ func file_windlass_update_v1_cluster_version_service_proto_init() {
 	}
 	file_windlass_update_v1_cluster_operator_proto_init()
 	file_windlass_update_v1_cluster_version_proto_init()
+	file_windlass_update_v1_maintenance_window_proto_init()
 	file_windlass_update_v1_release_proto_init()
 	file_windlass_update_v1_release_service_proto_init()
 	file_windlass_update_v1_cluster_version_service_proto_msgTypes[13].OneofWrappers = []any{}

@@ -60,7 +60,8 @@ func newUpgrade(e *session.Env) *cobra.Command {
 		"ignore that the update skips versions or that operators object; recorded in the history")
 	fs.StringToStringVar(&f.waive, "waive", nil,
 		"ignore the failure of one check, as CHECK=REASON: VerifyPayload (the signature), ClusterVersionRollback, "+
-			"ClusterVersionGiantHop, ClusterVersionUpgradeable or ClusterVersionSnapshot; recorded in the history; can be repeated")
+			"ClusterVersionGiantHop, ClusterVersionUpgradeable, ClusterVersionSnapshot or MaintenanceWindow (it begins now); recorded in the history; can be "+
+			"repeated")
 	fs.BoolVar(&f.notRecommended, "include-not-recommended", false, "also show updates with known risks")
 	fs.BoolVar(&f.allowNotRecommended, "allow-not-recommended", false, "allow an update to a version with known risks")
 	fs.BoolVar(&f.allowExplicit, "allow-explicit-upgrade", false,
