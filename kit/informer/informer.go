@@ -4,6 +4,7 @@
 package informer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type Informer[T object.Object] struct {
 	changed  chan struct{} // closed and replaced when answered changes
 	end      func()        // ends the stream; nil if it has not caught up
 	refusal  string        // message of a refusal of the last watch; empty if it was not refused
+	unserved string        // message of a service that did not know the kind at the last watch; empty if it does
 }
 
 // New returns an informer of a kind over a connection to the service that owns it. Nothing is read before Run.
@@ -95,7 +97,7 @@ func (i *Informer[T]) opens() int {
 func (i *Informer[T]) caughtUp(asked int, end func()) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.answered, i.refusal = asked, ""
+	i.answered, i.refusal, i.unserved = asked, "", ""
 	close(i.changed)
 	i.changed = make(chan struct{})
 	if i.asked > asked {
@@ -113,13 +115,24 @@ func (i *Informer[T]) Refusal() string {
 	return i.refusal
 }
 
+// Absent returns why nothing can be followed: the service refuses the watch for want of rights, or does not serve the
+// kind, as one of an earlier release. It is empty otherwise.
+func (i *Informer[T]) Absent() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return cmp.Or(i.refusal, i.unserved)
+}
+
 // refused notes how the last stream ended.
 func (i *Informer[T]) refused(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.refusal = ""
-	if s := status.Convert(err); s.Code() == codes.PermissionDenied {
+	i.refusal, i.unserved = "", ""
+	switch s := status.Convert(err); s.Code() {
+	case codes.PermissionDenied:
 		i.refusal = s.Message()
+	case codes.Unimplemented:
+		i.unserved = s.Message()
 	}
 }
 

@@ -138,7 +138,7 @@ func AllServices() []Service {
 		},
 		{
 			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: packages("config"),
-			Needs: []string{EtcdGuardian, EvictionController}, Etcd: OwnKeys,
+			Needs: []string{EtcdGuardian, EvictionController, UpdateOrchestrator}, Etcd: OwnKeys,
 			Operator: "machine-config", // the operator's name in the documents
 		},
 		{

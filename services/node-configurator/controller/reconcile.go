@@ -13,6 +13,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
@@ -80,6 +81,12 @@ func New(cfg Config) *Controller {
 	cfg.Peer.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
 		if len(nodeOfDrain(ch)) > 0 {
 			c.addPools()
+		}
+	})
+	cfg.Views.window.Subscribe(func(resource.Change[*updatev1.MaintenanceWindow]) {
+		c.addPools()
+		for n := range cfg.Peer.Nodes.Objects() {
+			c.nodes.Add(n.GetMetadata().GetName()) // it may wait for a window before it is drained
 		}
 	})
 	for _, l := range []*controller.Loop{c.pools, c.nodes} {

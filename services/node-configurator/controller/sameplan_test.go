@@ -15,8 +15,10 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -62,10 +64,13 @@ type bench struct {
 	clock  *clock
 	tables *kinds.Tables
 	nodes  *resource.Table[*nodev1.Node] // of eviction-controller
-	peer   *Peer
-	views  *Views
-	c      *Controller
-	pools  *server.Pools
+	// Those of update-orchestrator, and their copy.
+	windows *resource.Table[*updatev1.MaintenanceWindow]
+	seen    *informer.Informer[*updatev1.MaintenanceWindow]
+	peer    *Peer
+	views   *Views
+	c       *Controller
+	pools   *server.Pools
 }
 
 const settles = time.Minute
@@ -81,8 +86,12 @@ func newBench(t *testing.T) *bench {
 	drains := resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{})
 	b.must(resource.Register(p.Services, &nodev1.NodeService_ServiceDesc, nil, b.nodes))
 	b.must(resource.Register(p.Services, &nodev1.DrainService_ServiceDesc, nil, drains))
+	b.windows = resource.NewTable(st, p.Validator, resource.Config[*updatev1.MaintenanceWindow]{
+		Validate: maintenance.Faults,
+	})
+	b.must(resource.Register(p.Services, &updatev1.MaintenanceWindowService_ServiceDesc, nil, b.windows))
 	address := p.Address()
-	servetest.Run(t, p, b.nodes.Run, drains.Run)
+	servetest.Run(t, p, b.nodes.Run, drains.Run, b.windows.Run)
 	conn := ground.Dial(address, servetest.Admin())
 	nodes, err := informer.New[*nodev1.Node](conn, log)
 	b.must(err)
@@ -90,16 +99,18 @@ func newBench(t *testing.T) *bench {
 	b.must(err)
 	b.peer = NewPeer(conn, nodes, drainsCopy)
 	b.tables = kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, nodes, log)
-	b.views = NewViews(b.tables, b.peer, settles, b.clock.get)
+	b.seen, err = informer.New[*updatev1.MaintenanceWindow](conn, log)
+	b.must(err)
+	b.views = NewViews(b.tables, b.peer, b.seen, settles, b.clock.get)
 	b.c = New(Config{Tables: b.tables, Peer: b.peer, Views: b.views, Events: noEvents{}, Log: log})
 	b.pools = server.NewPools(b.tables, b.views)
 	for _, run := range []func(context.Context) error{
-		nodes.Run, drainsCopy.Run, b.tables.Configs.Run, b.tables.Pools.Run,
+		nodes.Run, drainsCopy.Run, b.seen.Run, b.tables.Configs.Run, b.tables.Pools.Run,
 	} {
 		go func() { _ = run(t.Context()) }()
 	}
 	for _, wait := range []func(context.Context) error{
-		nodes.WaitSynced, drainsCopy.WaitSynced, b.tables.Configs.WaitSynced, b.tables.Pools.WaitSynced,
+		nodes.WaitSynced, drainsCopy.WaitSynced, b.seen.WaitSynced, b.tables.Configs.WaitSynced, b.tables.Pools.WaitSynced,
 	} {
 		b.must(wait(t.Context()))
 	}
@@ -132,6 +143,29 @@ func (b *bench) config(name string) {
 		}
 		return ""
 	})
+}
+
+// worker creates a node that is ready.
+func (b *bench) worker(name string) {
+	b.Helper()
+	_, err := b.nodes.Create(b.Context(), &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/worker": ""}},
+		Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+	})
+	b.must(err)
+	b.node(name, func(n *nodev1.Node) { n.Spec = &nodev1.NodeSpec{} })
+}
+
+// pool creates the pool of the workers.
+func (b *bench) pool() {
+	b.Helper()
+	_, err := b.tables.Pools.Create(b.Context(), &configv1.MachineConfigPool{
+		Metadata: &metav1.ObjectMeta{Name: "worker"}, Spec: &configv1.MachineConfigPoolSpec{
+			MachineConfigSelector: &metav1.LabelSelector{MatchLabels: map[string]string{plan.RoleLabel: "worker"}},
+			NodeSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/worker": ""}},
+		},
+	})
+	b.must(err)
 }
 
 // node changes a node at eviction-controller, and waits until its copy shows that.
@@ -200,25 +234,54 @@ func names(r *configv1.PlanMachineConfigPoolResponse) []string {
 	return out
 }
 
+// TestAPoolIsDecidedAboutWhenItsWindowOpens has the controller say when it looks again: at the opening, and then the
+// nodes begin.
+func TestAPoolIsDecidedAboutWhenItsWindowOpens(t *testing.T) {
+	b := newBench(t)
+	w, err := b.windows.Create(t.Context(), &updatev1.MaintenanceWindow{
+		Metadata: &metav1.ObjectMeta{Name: "nights"}, Spec: &updatev1.MaintenanceWindowSpec{
+			Schedule: fmt.Sprintf("0 %d * * *", b.clock.get().Add(6*time.Hour).Hour()), Duration: "1h",
+		},
+	})
+	b.must(err)
+	revision, err := resource.ParseRevision(w.GetMetadata().GetResourceVersion())
+	b.must(err)
+	b.must(b.seen.WaitRevision(t.Context(), revision))
+	b.config("50-base")
+	b.pool()
+	b.worker("w1")
+	b.clock.pass(settles)
+	b.compare() // its first configuration
+	b.node("w1", func(n *nodev1.Node) {
+		n.Metadata.Annotations[plan.CurrentConfig] = n.Metadata.Annotations[plan.DesiredConfig]
+		n.Metadata.Annotations[plan.State] = "Done"
+	})
+	b.config("60-more")
+	b.clock.pass(settles)
+	if p := b.compare(); len(p.GetNext()) > 0 {
+		t.Fatalf("%v begin while the window is closed", p.GetNext())
+	}
+	times, err := maintenance.At(w, b.clock.get())
+	b.must(err)
+	again, err := b.c.ReconcilePool(t.Context(), "worker")
+	b.must(err)
+	if !again.Equal(times.Opens) {
+		t.Errorf("it is decided again at %v, the window opens at %v", again, times.Opens)
+	}
+	b.clock.pass(times.Opens.Sub(b.clock.get()))
+	if p := b.compare(); !slices.Equal(p.GetNext(), []string{"w1"}) {
+		t.Errorf("%v begin when the window opens", p.GetNext())
+	}
+}
+
 // TestThePlanIsWhatIsDone asks for plans of a pool, has the controller decide about the same state, and asks again:
 // each plan names the nodes that the controller has begin, and then what it waits for.
 func TestThePlanIsWhatIsDone(t *testing.T) {
 	b := newBench(t)
 	for _, name := range []string{"w1", "w2", "w3"} {
-		_, err := b.nodes.Create(t.Context(), &nodev1.Node{
-			Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/worker": ""}},
-			Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
-		})
-		b.must(err)
-		b.node(name, func(n *nodev1.Node) { n.Spec = &nodev1.NodeSpec{} })
+		b.worker(name)
 	}
-	_, err := b.tables.Pools.Create(t.Context(), &configv1.MachineConfigPool{
-		Metadata: &metav1.ObjectMeta{Name: "worker"}, Spec: &configv1.MachineConfigPoolSpec{
-			MachineConfigSelector: &metav1.LabelSelector{MatchLabels: map[string]string{plan.RoleLabel: "worker"}},
-			NodeSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/worker": ""}},
-		},
-	})
-	b.must(err)
+	b.pool()
 
 	b.config("50-base")
 	if r := b.compare(); len(r.GetNext()) > 0 {

@@ -8,6 +8,8 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/informer"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
@@ -18,6 +20,7 @@ import (
 type Views struct {
 	tables *kinds.Tables
 	peer   *Peer
+	window *informer.Informer[*updatev1.MaintenanceWindow]
 	settle time.Duration // how long after a change of machine configurations they are rendered
 	now    func() time.Time
 
@@ -43,10 +46,12 @@ type repairMemo struct {
 	out    []*configv1.PathRepair
 }
 
-// NewViews returns views of the tables and the peer. now is the clock.
-func NewViews(tables *kinds.Tables, peer *Peer, settle time.Duration, now func() time.Time) *Views {
+// NewViews returns views of the tables, the peer and the maintenance windows. now is the clock.
+func NewViews(tables *kinds.Tables, peer *Peer, windows *informer.Informer[*updatev1.MaintenanceWindow],
+	settle time.Duration, now func() time.Time,
+) *Views {
 	return &Views{
-		tables: tables, peer: peer, settle: settle, now: now, rendered: map[string]memo{},
+		tables: tables, peer: peer, window: windows, settle: settle, now: now, rendered: map[string]memo{},
 		repaired: map[string]repairMemo{},
 	}
 }
@@ -166,7 +171,7 @@ func (o *Views) members(pool *configv1.MachineConfigPool, others []*configv1.Mac
 	}
 	now := o.now().UTC()
 	v := plan.View{
-		Now: now, Pool: pool, Drains: map[string]*nodev1.Drain{},
+		Now: now, Pool: pool, Drains: map[string]*nodev1.Drain{}, Windows: o.windows(),
 		Members: plan.MembersOf(pool.GetMetadata().GetName(), pools, nodes, now),
 	}
 	v.Target, _ = o.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
@@ -176,6 +181,18 @@ func (o *Views) members(pool *configv1.MachineConfigPool, others []*configv1.Mac
 		}
 	}
 	return v
+}
+
+// windows returns the maintenance windows. There are none while update-orchestrator serves none, as one of an earlier
+// release, or this service has no right to read them, as by the policy of one.
+func (o *Views) windows() plan.Windows {
+	switch {
+	case o.window.IsSynced():
+		return plan.Windows{List: o.window.All()}
+	case o.window.Absent() != "":
+		return plan.Windows{}
+	}
+	return plan.Windows{Unknown: "update-orchestrator does not answer"}
 }
 
 // Policy returns the policies in force.
@@ -221,7 +238,11 @@ func (o *Views) Node(name string) plan.NodeView {
 	cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig])
 	if pool := plan.PoolOf(v.Node, o.tables.Pools.All()); ok && pool != nil &&
 		plan.OfPool(cfg, pool.GetMetadata().GetName()) {
-		repairs, from := plan.Repairing(pool, o.now().UTC())
+		now := o.now().UTC()
+		repairs, from := plan.Repairing(pool, now)
+		if marks[plan.CurrentConfig] != marks[plan.DesiredConfig] {
+			v.Window = o.windows().For(pool, cfg.GetMetadata().GetName(), now)
+		}
 		if v.Desired, v.Repair = cfg, from; repairs {
 			v.Repairs = o.repairs(cfg, settings, v.Policy)
 		}

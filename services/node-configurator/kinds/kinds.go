@@ -140,7 +140,7 @@ func unchanged(old, c *configv1.MachineConfig) []object.Fault {
 	return nil
 }
 
-// admitPool leaves what only this service writes as it was, and has a pin and a pause say whose they are.
+// admitPool leaves what only this service writes as it was, and has a pin, a pause and a waiver say whose they are.
 func (t *Tables) admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
 	if w.Own || w.Deletes() {
 		return nil
@@ -152,6 +152,8 @@ func (t *Tables) admitPool(w *resource.Write[*configv1.MachineConfigPool]) error
 	if p.GetSpec() != nil {
 		p.Spec.Configuration = old.GetSpec().GetConfiguration()
 		p.Spec.Pin = plan.Pinning(old.GetSpec().GetPin(), p.GetSpec().GetPin(), w.By.User, time.Now())
+		p.Spec.WindowWaiver = plan.Waiving(old.GetSpec().GetWindowWaiver(), p.GetSpec().GetWindowWaiver(), w.By.User,
+			time.Now())
 		if bad := plan.Pausing(old.GetSpec(), p.Spec, w.By.User, time.Now()); len(bad) > 0 {
 			return rpcerr.Invalid(bad...)
 		}

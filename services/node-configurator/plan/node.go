@@ -8,6 +8,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +26,7 @@ type NodeView struct {
 
 	Policy  *configv1.NodeDisruptionPolicy // the policies in force
 	Repairs []*configv1.PathRepair         // what is put back if others change it, while the node has its target
+	Window  maintenance.State              // whether a node of its pool may begin to change
 	Repair  time.Time                      // when a pause ends that keeps it from being put back; zero for none
 }
 
@@ -137,6 +139,9 @@ func Node(v NodeView) Plan {
 	case v.Node == nil || !impact.Drains():
 		return Plan{}
 	case v.Drain == nil:
+		if v.Window.Closed() && ready(v.Node) { // one that does not serve is not taken down by that
+			return Plan{WaitsFor: v.Window.Waits, Wake: v.Window.Wake}
+		}
 		if why := unreachable(v); why != "" {
 			return Plan{WaitsFor: why}
 		}

@@ -12,6 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -31,6 +32,8 @@ type View struct {
 	Stored   bool      // Rendered is stored
 	Failure  string    // why the pool's configuration cannot be rendered or not put in force; empty if it can
 	Settled  time.Time // when the last change of machine configurations will have settled; zero if none was seen
+	Windows  Windows
+	gate     *maintenance.State // what Windows says, computed once for all nodes; nil before that
 	// Rendered configurations of the pool that neither a pool nor a node uses, in any order.
 	Unused []*configv1.MachineConfig
 }
@@ -129,7 +132,8 @@ func MaxUnavailableFault(v *structpb.Value) string {
 // configuration that it has: neither disturbs a pod. A node that is down for another target, which is abandoned, gets
 // the new one at once, too. Of the others, nodes that are down come first and cost nothing, since they do no work;
 // nodes that serve begin while fewer than MaxUnavailable are unavailable, those that failed on an abandoned target
-// first, then by zone and age. Never more than MaxUnavailable nodes are under way at once.
+// first, then by zone and age. Never more than MaxUnavailable nodes are under way at once. While maintenance windows
+// apply to the pool and none is open, no node begins that is not down for another target.
 func Pool(v View) (Plan, Rollout) {
 	if v.Pool == nil {
 		var p Plan
@@ -139,12 +143,17 @@ func Pool(v View) (Plan, Rollout) {
 	if a := aim(v); a != nil {
 		return Plan{Do: []Action{*a}}, Rollout{}
 	}
+	gate := v.window()
+	v.gate = &gate
 	p, r := rollOut(v)
 	if v.Settling() {
 		p.wake(v.Settled)
 	}
 	if until := v.paused().GetUntil(); until != nil {
 		p.wake(until.AsTime())
+	}
+	if wake := v.window().Wake; !wake.IsZero() {
+		p.wake(wake)
 	}
 	next := object.Clone(v.Pool)
 	next.Status = status(v, &r)
@@ -252,7 +261,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		next[name] = why
 	}
 	var down, abandoned, others []*nodev1.Node
-	paused := v.paused() != nil
+	paused, closed := v.paused() != nil, v.window().Closed()
 	for _, n := range inOrder(v.Members.Nodes) {
 		former := "its former target " + mark(n, DesiredConfig) + " is abandoned"
 		switch {
@@ -262,6 +271,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		case paused:
 		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
 			take(n, former)
+		case closed:
 		case rolling(n) && ready(n):
 			abandoned = append(abandoned, n)
 		case !up(n) || rolling(n): // rolling: it is on its way back to what it has, and still cordoned
@@ -345,6 +355,9 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 		out.State, out.Reason = degraded, mark(n, Reason)
 	case out.Desired != "" && !done(n):
 		out.State, out.Reason = Updating, progress(n, v.Drains[name])
+		if v.undisturbed(n) && mark(n, Reason) == "" && v.window().Closed() {
+			out.Reason = v.window().Waits
+		}
 	case target != "" && out.Desired != target:
 		out.State, out.Reason = Waiting, r.obstacle(v, n)
 	case !ready(n):
@@ -357,9 +370,13 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 	if target != "" && out.Desired != target {
 		r.behind++
 		h := &metav1.HeldBack{Action: SetDesired, Reason: r.obstacle(v, n)}
-		if pause := v.paused(); pause != nil && v.Failure == "" && !v.Settling() {
-			h.SinceTime, h.Unblock = timestamppb.New(v.waitsSince(pause)), "windlass rollout resume machineconfigpool/"+
-				v.Pool.GetMetadata().GetName()
+		resume := "windlass rollout resume machineconfigpool/" + v.Pool.GetMetadata().GetName()
+		switch pause := v.paused(); {
+		case v.Failure != "" || v.Settling():
+		case pause != nil:
+			h.SinceTime, h.Unblock = timestamppb.New(v.waitsSince(pause)), resume
+		case v.window().Closed():
+			h.SinceTime, h.Unblock = timestamppb.New(v.behindSince()), "the window opens, or "+resume+" --now --reason TEXT"
 		}
 		p.hold(n, h)
 	}
@@ -391,6 +408,8 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 		return "machine configs have just changed"
 	case v.paused() != nil:
 		return PauseText(v.Pool, v.paused())
+	case v.window().Closed():
+		return v.window().Waits
 	case up(n) && !ready(n):
 		return "the node is unschedulable or under pressure: it begins when it can be given work again"
 	case up(n) && v.Members.Wait != "":

@@ -13,6 +13,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -28,6 +29,9 @@ import (
 //	kernel c role=worker type=realtime   a machine configuration that no machine can be given
 //	pool p [max=2], gone p                a pool of the nodes with that role; the pool no longer exists
 //	pause p, resume p                     spec.paused of a pool; pause p for=10m is spec.pause with an end
+//	window w at=HH:MM for=1h [zone=z]     a maintenance window that opens each day; gone w: it no longer exists
+//	unknown                               maintenance windows are not known any more; a window makes them known
+//	waive p                               the waiver of windows of a pool, for the configuration that it has
 //	node n role=worker [zone=z]           a node; role=master makes it one of a control-plane machine
 //	lost n, back n                        a node is not ready, and ready again
 //	cordon n, uncordon n                  a user makes a node unschedulable, and schedulable again
@@ -73,6 +77,7 @@ type scenario struct {
 	changed time.Time // when a machine configuration changed last
 	later   map[string]event
 	waits   map[string]string // what each object was last said to wait for
+	windows Windows
 	alias   map[string]string // short names of rendered configurations
 	out     strings.Builder
 }
@@ -159,6 +164,23 @@ func (s *scenario) command(t *testing.T, words []string) {
 		}
 	case "gone":
 		delete(s.pools, name)
+		s.windows.List = slices.DeleteFunc(s.windows.List, func(w *updatev1.MaintenanceWindow) bool {
+			return w.GetMetadata().GetName() == name
+		})
+	case "window":
+		hour, minute, _ := strings.Cut(args["at"], ":")
+		s.windows.Unknown = ""
+		s.windows.List = append(s.windows.List, &updatev1.MaintenanceWindow{
+			Metadata: &metav1.ObjectMeta{Name: name}, Spec: &updatev1.MaintenanceWindowSpec{
+				Schedule: fmt.Sprintf("%s %s * * *", minute, hour), TimeZone: proto.String(args["zone"]), Duration: args["for"],
+			},
+		})
+	case "unknown":
+		s.windows.Unknown = "update-orchestrator does not answer"
+	case "waive":
+		s.pools[name].Spec.WindowWaiver = &configv1.MachineConfigPoolWindowWaiver{
+			Configuration: s.pools[name].GetSpec().GetConfiguration().GetName(), Reason: "CVE-2026-1",
+		}
 	case "node":
 		n := placed(node(name), args["zone"], 0)
 		n.Metadata.Labels = map[string]string{"node-role.kubernetes.io/" + args["role"]: ""}
@@ -265,7 +287,7 @@ func sorted[T any](m map[string]T) []T {
 
 // poolView is what the controller decides about a pool with.
 func (s *scenario) poolView(name string) View {
-	v := View{Now: s.clock, Pool: s.pools[name], Drains: s.drains}
+	v := View{Now: s.clock, Pool: s.pools[name], Drains: s.drains, Windows: s.windows}
 	used := map[string]bool{}
 	for _, p := range s.pools {
 		used[p.GetSpec().GetConfiguration().GetName()], used[p.GetStatus().GetConfiguration().GetName()] = true, true
@@ -299,7 +321,8 @@ func (s *scenario) poolView(name string) View {
 func (s *scenario) nodeView(name string) NodeView {
 	n := s.nodes[name]
 	return NodeView{
-		Node: n, Drain: s.drains[name], Current: s.configs[mark(n, CurrentConfig)],
+		Window: s.windows.For(PoolOf(n, sorted(s.pools)), mark(n, DesiredConfig), s.clock),
+		Node:   n, Drain: s.drains[name], Current: s.configs[mark(n, CurrentConfig)],
 		Desired: s.configs[mark(n, DesiredConfig)], Policy: defaults(),
 	}
 }

@@ -84,6 +84,12 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	case !aimed:
 		set(ConditionUpdated, false, "", "The nodes do not get "+pin+", at which the pool is to be held")
 		set(ConditionUpdating, false, "", "")
+	case paused == nil && r.held(v) && !r.underWay(v):
+		set(ConditionUpdated, false, "", r.summary()+"; "+v.window().Waits)
+		set(ConditionUpdating, false, "", "Pool "+v.window().Waits+"; will not update to MachineConfig "+name+" before")
+	case paused == nil && r.held(v):
+		set(ConditionUpdated, false, "", r.summary()+"; "+v.window().Waits)
+		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
 	case paused != nil:
 		set(ConditionUpdated, false, "", r.summary())
 		set(ConditionUpdating, false, "", "Pool is paused; will not update to MachineConfig "+name)
@@ -112,6 +118,27 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 		set(ConditionPinned, true, "Pinned", PinText(v.Pool))
 	}
 	return st
+}
+
+// held reports whether nodes of a pool wait for a maintenance window.
+func (r *Rollout) held(v View) bool {
+	return v.window().Closed() && v.Failure == "" && (r.behind > 0 || slices.ContainsFunc(v.Members.Nodes,
+		func(n *nodev1.Node) bool { return r.undrained(v, n) }))
+}
+
+// undrained reports whether a node has a target, and serves until it is drained for it.
+func (r *Rollout) undrained(v View, n *nodev1.Node) bool {
+	return v.undisturbed(n) && !slices.Contains(r.Next, n.GetMetadata().GetName())
+}
+
+// underWay reports whether a node changes to another configuration, and does not wait to be drained for it.
+func (r *Rollout) underWay(v View) bool {
+	for i, n := range v.Members.Nodes { // r.Nodes has their plans in the same order
+		if r.Nodes[i].GetState() == Updating && !r.undrained(v, n) {
+			return true
+		}
+	}
+	return false
 }
 
 // history returns the configurations that all nodes had. Earlier releases noted the last one alone.

@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
@@ -204,6 +205,9 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	if bad := plan.OtherPoolFaults(r.GetPool(), r.GetOtherPools()); len(bad) > 0 {
 		return nil, rpcerr.Invalid(bad...)
 	}
+	if bad := plan.WindowFaults(r.GetMaintenanceWindows()); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
+	}
 	var v plan.View
 	switch {
 	case r.GetPool() == nil:
@@ -213,13 +217,20 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	default:
 		v = s.views.Given(pool, append([]*configv1.MachineConfigPool{}, r.GetOtherPools().GetItems()...), nodes)
 	}
+	if r.GetMaintenanceWindows() != nil {
+		v.Windows = plan.Windows{List: r.GetMaintenanceWindows().GetItems()}
+	}
 	p, now, status := plan.Foresee(v)
 	s.ways(v, now.Nodes)
-	return &configv1.PlanMachineConfigPoolResponse{
+	out := &configv1.PlanMachineConfigPoolResponse{
 		MaxUnavailable: int32(now.MaxUnavailable), Unavailable: int32(now.Unavailable), Capacity: int32(now.Capacity),
 		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.Held, Status: status,
 		OtherNodes: v.Members.Others,
-	}, nil
+	}
+	if !p.Wake.IsZero() {
+		out.WakeTime = timestamppb.New(p.Wake)
+	}
+	return out, nil
 }
 
 // ways adds to the plans of nodes what their way to the configuration of the pool requires, and how far their drains

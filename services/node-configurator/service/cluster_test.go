@@ -14,9 +14,11 @@ import (
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/maintenance"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -41,6 +43,8 @@ type cluster struct {
 	nodes     *resource.Table[*nodev1.Node]
 	drains    *resource.Table[*nodev1.Drain]
 	evictions string // address of eviction-controller
+	updates   string // address of update-orchestrator
+	windows   *resource.Table[*updatev1.MaintenanceWindow]
 	dir       string
 	address   string
 	guardian  string
@@ -74,6 +78,7 @@ func startSettling(t *testing.T, settle time.Duration) *cluster {
 	}
 	servetest.Clear(t, etcdtest.Client(t))
 	c.startEvictions()
+	c.startUpdates(true)
 	p := c.ground.Process(serve.Config{Name: etcdGuardian})
 	etcdv1.RegisterQuorumServiceServer(p.Services, &guard{c: c})
 	c.guardian = p.Address()
@@ -123,6 +128,26 @@ func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisr
 		g.c.holder = ""
 	}
 	return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
+}
+
+// startUpdates runs update-orchestrator, which has the maintenance windows; one of an earlier release serves none.
+func (c *cluster) startUpdates(windows bool) {
+	c.t.Helper()
+	p := c.ground.Process(serve.Config{Name: updateOrchestrator})
+	st := store.New(etcdtest.Client(c.t), "/windlass/update-orchestrator/")
+	c.windows = resource.NewTable(st, p.Validator, resource.Config[*updatev1.MaintenanceWindow]{
+		Validate: maintenance.Faults,
+	})
+	if windows {
+		if err := resource.Register(p.Services, &updatev1.MaintenanceWindowService_ServiceDesc, nil, c.windows); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.updates = p.Address()
+	servetest.Run(c.t, p, c.windows.Run)
+	if err := c.windows.WaitSynced(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *cluster) startEvictions() {
@@ -217,7 +242,7 @@ func (c *cluster) startConfigurator() {
 	c.t.Helper()
 	cfg := config{settle: c.settle, Config: serve.Config{Name: "node-configurator"}}
 	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{
-		evictionController: c.evictions, etcdGuardian: c.guardian,
+		evictionController: c.evictions, etcdGuardian: c.guardian, updateOrchestrator: c.updates,
 	}})
 	parts, err := build(p, etcdtest.Client(c.t), cfg)
 	if err != nil {

@@ -16,6 +16,9 @@ const evictionController = "eviction-controller"
 // etcdGuardian is the sibling that says whether a voter may go down.
 const etcdGuardian = "etcd-guardian"
 
+// updateOrchestrator is the sibling that has the maintenance windows.
+const updateOrchestrator = "update-orchestrator"
+
 // defaultSettle is enough for documents that are applied together, and hardly noticed by a person.
 const defaultSettle = 500 * time.Millisecond
 
@@ -43,6 +46,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, errors.New("--peer eviction-controller=host:port is required")
 	case !c.Knows(etcdGuardian):
 		return c, errors.New("--peer etcd-guardian=host:port is required")
+	case !c.Knows(updateOrchestrator):
+		return c, errors.New("--peer update-orchestrator=host:port is required")
 	}
 	return c, nil
 }

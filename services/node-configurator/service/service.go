@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -52,12 +53,20 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if err != nil {
 		return nil, err
 	}
+	orchestrator, err := p.Dial(updateOrchestrator)
+	if err != nil {
+		return nil, err
+	}
+	windows, err := informer.New[*updatev1.MaintenanceWindow](orchestrator, p.Log)
+	if err != nil {
+		return nil, err
+	}
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	p.Metrics.MustRegister(recorder, metrics.New(tables.Pools.Cache))
 	peer := controller.NewPeer(conn, nodes, drains)
-	views := controller.NewViews(tables, peer, cfg.settle, time.Now)
+	views := controller.NewViews(tables, peer, windows, cfg.settle, time.Now)
 	control := controller.New(controller.Config{
 		Tables: tables, Peer: peer, Views: views, Events: recorder, Log: p.Log,
 	})
@@ -69,7 +78,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Settings, &configv1.MachineConfigurationService_ServiceDesc, nil)
 	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, views))
 	return []serve.Part{
-		nodes.Run, drains.Run, recorder.Run,
+		nodes.Run, drains.Run, windows.Run, recorder.Run,
 		p.Lead(etcd, control.Lead),
 	}, recorder.Register(p.Services)
 }

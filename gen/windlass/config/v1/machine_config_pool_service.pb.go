@@ -21,6 +21,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -877,7 +878,9 @@ type PlanMachineConfigPoolResponse struct {
 	// Resulting status of the pool.
 	Status *MachineConfigPoolStatus `protobuf:"bytes,8,opt,name=status,proto3" json:"status,omitempty"`
 	// Nodes that the pool selects and that do not belong to it, ordered by name.
-	OtherNodes    []*PlanMachineConfigPoolResponse_OtherNode `protobuf:"bytes,9,rep,name=other_nodes,json=otherNodes,proto3" json:"other_nodes,omitempty"`
+	OtherNodes []*PlanMachineConfigPoolResponse_OtherNode `protobuf:"bytes,9,rep,name=other_nodes,json=otherNodes,proto3" json:"other_nodes,omitempty"`
+	// When it is decided again even if nothing changes, such as when a maintenance window opens; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -971,6 +974,13 @@ func (x *PlanMachineConfigPoolResponse) GetStatus() *MachineConfigPoolStatus {
 func (x *PlanMachineConfigPoolResponse) GetOtherNodes() []*PlanMachineConfigPoolResponse_OtherNode {
 	if x != nil {
 		return x.OtherNodes
+	}
+	return nil
+}
+
+func (x *PlanMachineConfigPoolResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
 	}
 	return nil
 }
@@ -1217,7 +1227,7 @@ var File_windlass_config_v1_machine_config_pool_service_proto protoreflect.FileD
 
 const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\n" +
-	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a3windlass/update/v1/maintenance_window_service.proto\"9\n" +
+	"4windlass/config/v1/machine_config_pool_service.proto\x12\x12windlass.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a-windlass/config/v1/config_agent_service.proto\x1a,windlass/config/v1/machine_config_pool.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a3windlass/update/v1/maintenance_window_service.proto\"9\n" +
 	"\x1bGetMachineConfigPoolRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x8c\x02\n" +
 	"\x1dListMachineConfigPoolsRequest\x12%\n" +
@@ -1278,7 +1288,7 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12J\n" +
 	"\vother_pools\x18\x04 \x01(\v2).windlass.config.v1.MachineConfigPoolListR\n" +
 	"otherPools\x12Z\n" +
-	"\x13maintenance_windows\x18\x05 \x01(\v2).windlass.update.v1.MaintenanceWindowListR\x12maintenanceWindows\"\xe5\x06\n" +
+	"\x13maintenance_windows\x18\x05 \x01(\v2).windlass.update.v1.MaintenanceWindowListR\x12maintenanceWindows\"\x9e\a\n" +
 	"\x1dPlanMachineConfigPoolResponse\x12'\n" +
 	"\x0fmax_unavailable\x18\x01 \x01(\x05R\x0emaxUnavailable\x12 \n" +
 	"\vunavailable\x18\x02 \x01(\x05R\vunavailable\x12\x1a\n" +
@@ -1289,7 +1299,9 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\theld_back\x18\a \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12C\n" +
 	"\x06status\x18\b \x01(\v2+.windlass.config.v1.MachineConfigPoolStatusR\x06status\x12\\\n" +
 	"\vother_nodes\x18\t \x03(\v2;.windlass.config.v1.PlanMachineConfigPoolResponse.OtherNodeR\n" +
-	"otherNodes\x1a\x92\x02\n" +
+	"otherNodes\x127\n" +
+	"\twake_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1a\x92\x02\n" +
 	"\bNodePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acurrent\x18\x02 \x01(\tR\acurrent\x12\x18\n" +
@@ -1367,7 +1379,8 @@ var file_windlass_config_v1_machine_config_pool_service_proto_goTypes = []any{
 	(*v1.PlannedAction)(nil),                        // 23: windlass.meta.v1.PlannedAction
 	(*v1.HeldBack)(nil),                             // 24: windlass.meta.v1.HeldBack
 	(*MachineConfigPoolStatus)(nil),                 // 25: windlass.config.v1.MachineConfigPoolStatus
-	(*ServiceAction)(nil),                           // 26: windlass.config.v1.ServiceAction
+	(*timestamppb.Timestamp)(nil),                   // 26: google.protobuf.Timestamp
+	(*ServiceAction)(nil),                           // 27: windlass.config.v1.ServiceAction
 }
 var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	16, // 0: windlass.config.v1.ListMachineConfigPoolsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1389,33 +1402,34 @@ var file_windlass_config_v1_machine_config_pool_service_proto_depIdxs = []int32{
 	24, // 16: windlass.config.v1.PlanMachineConfigPoolResponse.held_back:type_name -> windlass.meta.v1.HeldBack
 	25, // 17: windlass.config.v1.PlanMachineConfigPoolResponse.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
 	15, // 18: windlass.config.v1.PlanMachineConfigPoolResponse.other_nodes:type_name -> windlass.config.v1.PlanMachineConfigPoolResponse.OtherNode
-	18, // 19: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
-	26, // 20: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
-	0,  // 21: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
-	1,  // 22: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
-	3,  // 23: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
-	4,  // 24: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
-	5,  // 25: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
-	6,  // 26: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
-	7,  // 27: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
-	8,  // 28: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
-	9,  // 29: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
-	11, // 30: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
-	18, // 31: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	2,  // 32: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
-	18, // 33: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 34: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 35: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 36: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 37: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
-	18, // 38: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
-	10, // 39: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
-	12, // 40: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
-	31, // [31:41] is the sub-list for method output_type
-	21, // [21:31] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	26, // 19: windlass.config.v1.PlanMachineConfigPoolResponse.wake_time:type_name -> google.protobuf.Timestamp
+	18, // 20: windlass.config.v1.WatchMachineConfigPoolsResponse.Event.object:type_name -> windlass.config.v1.MachineConfigPool
+	27, // 21: windlass.config.v1.PlanMachineConfigPoolResponse.NodePlan.services:type_name -> windlass.config.v1.ServiceAction
+	0,  // 22: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:input_type -> windlass.config.v1.GetMachineConfigPoolRequest
+	1,  // 23: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:input_type -> windlass.config.v1.ListMachineConfigPoolsRequest
+	3,  // 24: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:input_type -> windlass.config.v1.CreateMachineConfigPoolRequest
+	4,  // 25: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:input_type -> windlass.config.v1.UpdateMachineConfigPoolRequest
+	5,  // 26: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:input_type -> windlass.config.v1.PatchMachineConfigPoolRequest
+	6,  // 27: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:input_type -> windlass.config.v1.ApplyMachineConfigPoolRequest
+	7,  // 28: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:input_type -> windlass.config.v1.UpdateMachineConfigPoolStatusRequest
+	8,  // 29: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:input_type -> windlass.config.v1.DeleteMachineConfigPoolRequest
+	9,  // 30: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:input_type -> windlass.config.v1.WatchMachineConfigPoolsRequest
+	11, // 31: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:input_type -> windlass.config.v1.PlanMachineConfigPoolRequest
+	18, // 32: windlass.config.v1.MachineConfigPoolService.GetMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	2,  // 33: windlass.config.v1.MachineConfigPoolService.ListMachineConfigPools:output_type -> windlass.config.v1.MachineConfigPoolList
+	18, // 34: windlass.config.v1.MachineConfigPoolService.CreateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 35: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 36: windlass.config.v1.MachineConfigPoolService.PatchMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 37: windlass.config.v1.MachineConfigPoolService.ApplyMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 38: windlass.config.v1.MachineConfigPoolService.UpdateMachineConfigPoolStatus:output_type -> windlass.config.v1.MachineConfigPool
+	18, // 39: windlass.config.v1.MachineConfigPoolService.DeleteMachineConfigPool:output_type -> windlass.config.v1.MachineConfigPool
+	10, // 40: windlass.config.v1.MachineConfigPoolService.WatchMachineConfigPools:output_type -> windlass.config.v1.WatchMachineConfigPoolsResponse
+	12, // 41: windlass.config.v1.MachineConfigPoolService.PlanMachineConfigPool:output_type -> windlass.config.v1.PlanMachineConfigPoolResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_service_proto_init() }

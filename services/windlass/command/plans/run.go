@@ -29,7 +29,7 @@ func planRun(ctx context.Context, e *session.Env, f *flags, c *client.Client, re
 		return err
 	}
 	if len(f.Names) > 0 {
-		g, err := readGiven(e, f, "ClusterVersion", "ClusterOperator")
+		g, err := readGiven(e, f, "ClusterVersion", "ClusterOperator", "MaintenanceWindow")
 		if err != nil {
 			return err
 		}
@@ -37,6 +37,7 @@ func planRun(ctx context.Context, e *session.Env, f *flags, c *client.Client, re
 			return err
 		}
 		req.ClusterOperators = all[*updatev1.ClusterOperator](g)
+		req.MaintenanceWindows = all[*updatev1.MaintenanceWindow](g)
 	}
 	if release != "" {
 		text, err := os.ReadFile(release)

@@ -170,7 +170,7 @@ func newPool(e *session.Env) *cobra.Command {
 				}
 				req.Name = name
 			} else {
-				g, err := readGiven(e, f, "MachineConfigPool", "Node")
+				g, err := readGiven(e, f, "MachineConfigPool", "Node", "MaintenanceWindow")
 				if err != nil {
 					return err
 				}
@@ -186,7 +186,8 @@ func newPool(e *session.Env) *cobra.Command {
 		})
 	cmd.Long = cmd.Short + `.
 
-A file contains the pool, and the nodes to plan for instead of those of the cluster. If it contains
+A file contains the pool, and the nodes to plan for and maintenance windows instead of those of the
+cluster. If it contains
 several pools, NAME says which one is planned for, and the others decide with it to which pool a node
 belongs, instead of those of the cluster.`
 	cmd.ValidArgsFunction = target.CompleteNames(e, "machineconfigpool")
@@ -199,6 +200,9 @@ func (g given) pools(req *configv1.PlanMachineConfigPoolRequest, name string) er
 	pools := all[*configv1.MachineConfigPool](g)
 	if nodes := all[*nodev1.Node](g); len(nodes) > 0 {
 		req.Nodes = &nodev1.NodeList{Items: nodes}
+	}
+	if windows := all[*updatev1.MaintenanceWindow](g); len(windows) > 0 {
+		req.MaintenanceWindows = &updatev1.MaintenanceWindowList{Items: windows}
 	}
 	if name == "" {
 		if len(pools) > 1 {
@@ -262,7 +266,7 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	}
 	p.printf("\n")
 	p.actions(r.GetActions())
-	p.end(r.GetHeldBack(), "", nil)
+	p.end(r.GetHeldBack(), "", r.GetWakeTime())
 }
 
 // clock returns a time of day; empty if there is none.

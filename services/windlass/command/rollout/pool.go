@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/failure"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
 	"github.com/windlass-dev/windlass/services/windlass/table"
@@ -151,6 +152,39 @@ func hold(ctx context.Context, e *session.Env, c *client.Client, t target.Item, 
 	fmt.Fprintf(e.Err, "It is held there: changes of machine configs have no effect on its nodes until "+
 		"windlass rollout resume machineconfigpool/%s.\n", t.Name())
 	return nil
+}
+
+// waiveWindows has pools wait for no maintenance window on the way to the configurations that they have now, and
+// resumes them.
+func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []string, reason string) error {
+	list, err := renewed(ctx, e, c, args, pools)
+	var failed failure.List
+	failed.Add(err)
+	for _, t := range list {
+		config := ""
+		if pool, ok := t.Object.(*configv1.MachineConfigPool); ok {
+			config = pool.GetSpec().GetConfiguration().GetName()
+		}
+		if config == "" {
+			failed.Add(fmt.Errorf("%s: it has no configuration yet", t))
+			continue
+		}
+		body, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": t.Object.GetMetadata().GetResourceVersion()},
+			"spec": map[string]any{
+				"paused": nil, "pause": nil, "pin": nil,
+				"windowWaiver": map[string]any{"configuration": config, "reason": reason},
+			},
+		})
+		if err == nil {
+			_, err = c.Patch(ctx, t.Kind, "", t.Name(), manifest.MergePatch, body, false)
+		}
+		if err == nil {
+			_, err = fmt.Fprintf(e.Out, "%s resumed, and waits for no maintenance window on the way to %s\n", t, config)
+		}
+		failed.Add(err)
+	}
+	return failed.Err()
 }
 
 // lastGood returns the configuration that a pool goes back to: the last one that all nodes had. If they have what is

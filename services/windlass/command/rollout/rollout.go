@@ -43,8 +43,7 @@ func New(e *session.Env) *cobra.Command {
 	cmd.AddCommand(
 		newStatus(e), newHistory(e), newUndo(e),
 		newPause(e),
-		newSet(e, "resume", "Resume the rollout of a paused deployment, or of a machine config pool that is paused or held",
-			"resumed", map[string]any{"paused": nil}, map[string]any{"paused": nil, "pause": nil, "pin": nil}),
+		newResume(e),
 		newRestart(e),
 	)
 	return cmd
@@ -421,22 +420,40 @@ same. With --reason, everyone is shown why the pool waits, since when and who pa
 	return cmd
 }
 
-// newSet makes a command that changes the spec of a deployment or of a pool.
-func newSet(e *session.Env, verb, short, done string, spec, poolSpec map[string]any) *cobra.Command {
-	return &cobra.Command{
-		Use:               verb + " (TYPE NAME... | TYPE/NAME...)",
-		Short:             short,
+func newResume(e *session.Env) *cobra.Command {
+	var now bool
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "resume (TYPE NAME... | TYPE/NAME...) [--now --reason TEXT]",
+		Short: "Resume the rollout of a paused deployment, or of a machine config pool that is paused or held",
+		Long: `Resume the rollout of a paused deployment, or of a machine config pool that is paused or held.
+
+With --now, nodes of a pool change to its present configuration also while no maintenance window is open.`,
+		Example: `  windlass rollout resume deployment/hello
+  windlass rollout resume machineconfigpool/worker --now --reason CVE-2026-1234`,
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return patchRenewed(cmd.Context(), e, args, done,
-				func(kind string) map[string]any {
-					if kind == pools {
-						return map[string]any{"spec": poolSpec}
-					}
-					return map[string]any{"spec": spec}
-				}, "Deployment", pools)
+			switch {
+			case now && reason == "":
+				return errors.New("--now needs --reason: it is noted why nodes wait for no maintenance window")
+			case reason != "" && !now:
+				return errors.New("--reason is only for --now")
+			}
+			if now {
+				return e.WithClient(func(c *client.Client) error { return waiveWindows(cmd.Context(), e, c, args, reason) })
+			}
+			return patchRenewed(cmd.Context(), e, args, "resumed", func(kind string) map[string]any {
+				if kind == pools {
+					return map[string]any{"spec": map[string]any{"paused": nil, "pause": nil, "pin": nil}}
+				}
+				return map[string]any{"spec": map[string]any{"paused": nil}}
+			}, "Deployment", pools)
 		},
 	}
+	cmd.Flags().BoolVar(&now, "now", false,
+		"wait for no maintenance window on the way to the pool's present configuration")
+	cmd.Flags().StringVar(&reason, "reason", "", "why a pool waits for no maintenance window, for others")
+	return cmd
 }
 
 func newRestart(e *session.Env) *cobra.Command {
