@@ -201,6 +201,7 @@ func poolFaults(p *configv1.MachineConfigPool) []object.Fault {
 		_, faults := object.LabelSelector(s.sel, s.path)
 		bad = append(bad, faults...)
 	}
+	bad = append(bad, plan.WaveFaults(p.GetSpec().GetWaves())...)
 	if text := plan.MaxUnavailableFault(p.GetSpec().GetMaxUnavailable()); text != "" {
 		bad = append(bad, object.Fault{Path: "spec.maxUnavailable", Description: text})
 	}

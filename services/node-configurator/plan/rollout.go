@@ -34,6 +34,7 @@ type View struct {
 	Settled  time.Time // when the last change of machine configurations will have settled; zero if none was seen
 	Windows  Windows
 	gate     *maintenance.State // what Windows says, computed once for all nodes; nil before that
+	waves    *waves             // of the pool; nil if it has none
 	// Rendered configurations of the pool that neither a pool nor a node uses, in any order.
 	Unused []*configv1.MachineConfig
 }
@@ -133,7 +134,8 @@ func MaxUnavailableFault(v *structpb.Value) string {
 // the new one at once, too. Of the others, nodes that are down come first and cost nothing, since they do no work;
 // nodes that serve begin while fewer than MaxUnavailable are unavailable, those that failed on an abandoned target
 // first, then by zone and age. Never more than MaxUnavailable nodes are under way at once. While maintenance windows
-// apply to the pool and none is open, no node begins that is not down for another target.
+// apply to the pool and none is open, no node begins that is not down for another target. Of a pool with waves, a node
+// that is not under way begins when the waves before its own are updated and have soaked.
 func Pool(v View) (Plan, Rollout) {
 	if v.Pool == nil {
 		var p Plan
@@ -144,7 +146,7 @@ func Pool(v View) (Plan, Rollout) {
 		return Plan{Do: []Action{*a}}, Rollout{}
 	}
 	gate := v.window()
-	v.gate = &gate
+	v.gate, v.waves = &gate, wavesOf(v)
 	p, r := rollOut(v)
 	if v.Settling() {
 		p.wake(v.Settled)
@@ -152,8 +154,10 @@ func Pool(v View) (Plan, Rollout) {
 	if until := v.paused().GetUntil(); until != nil {
 		p.wake(until.AsTime())
 	}
-	if wake := v.window().Wake; !wake.IsZero() {
-		p.wake(wake)
+	for _, wake := range []time.Time{v.window().Wake, v.waves.wakes()} {
+		if !wake.IsZero() {
+			p.wake(wake)
+		}
 	}
 	next := object.Clone(v.Pool)
 	next.Status = status(v, &r)
@@ -272,6 +276,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
 			take(n, former)
 		case closed:
+		case v.waves.before(n) != nil && !(v.changing(n) && !stuck(n)): // one that is under way takes up a place
 		case rolling(n) && ready(n):
 			abandoned = append(abandoned, n)
 		case !up(n) || rolling(n): // rolling: it is on its way back to what it has, and still cordoned
@@ -344,7 +349,7 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 ) *configv1.PlanMachineConfigPoolResponse_NodePlan {
 	name := n.GetMetadata().GetName()
 	out := &configv1.PlanMachineConfigPoolResponse_NodePlan{
-		Node: name, Current: mark(n, CurrentConfig), Desired: mark(n, DesiredConfig),
+		Node: name, Current: mark(n, CurrentConfig), Desired: mark(n, DesiredConfig), Wave: v.waves.nameOf(n),
 	}
 	if why, ok := next[name]; ok {
 		out.State, out.Desired, out.Reason = Updating, target, "begins: "+why
@@ -377,6 +382,8 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 			h.SinceTime, h.Unblock = timestamppb.New(v.waitsSince(pause)), resume
 		case v.window().Closed():
 			h.SinceTime, h.Unblock = timestamppb.New(v.behindSince()), "the window opens, or "+resume+" --now --reason TEXT"
+		case v.waves.before(n) != nil:
+			h.SinceTime = timestamppb.New(v.waves.before(n).since)
 		}
 		p.hold(n, h)
 	}
@@ -410,6 +417,8 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 		return PauseText(v.Pool, v.paused())
 	case v.window().Closed():
 		return v.window().Waits
+	case v.waves.before(n) != nil:
+		return v.waves.before(n).blocks
 	case up(n) && !ready(n):
 		return "the node is unschedulable or under pressure: it begins when it can be given work again"
 	case up(n) && v.Members.Wait != "":

@@ -799,8 +799,12 @@ func (f *fleet) view() View {
 }
 
 // begin does what the plan says and returns the nodes that begin.
-func (f *fleet) begin() []string {
-	_, r := Pool(f.view())
+func (f *fleet) begin(now ...time.Time) []string {
+	v := f.view()
+	for _, at := range now {
+		v.Now = at
+	}
+	_, r := Pool(v)
 	next := r.Next
 	for _, n := range f.nodes {
 		if slices.Contains(next, n.GetMetadata().GetName()) {

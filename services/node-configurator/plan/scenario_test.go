@@ -32,7 +32,8 @@ import (
 //	window w at=HH:MM for=1h [zone=z]     a maintenance window that opens each day; gone w: it no longer exists
 //	unknown                               maintenance windows are not known any more; a window makes them known
 //	waive p                               the waiver of windows of a pool, for the configuration that it has
-//	node n role=worker [zone=z]           a node; role=master makes it one of a control-plane machine
+//	wave p name nodes=1 soak=5m           one more wave of a pool; tier=x instead of nodes selects nodes by that label
+//	node n role=worker [tier=x] [zone=z]           a node; role=master makes it one of a control-plane machine
 //	lost n, back n                        a node is not ready, and ready again
 //	cordon n, uncordon n                  a user makes a node unschedulable, and schedulable again
 //	stuck n, unstuck n                    the drain of a node does not succeed, and does
@@ -167,6 +168,14 @@ func (s *scenario) command(t *testing.T, words []string) {
 		s.windows.List = slices.DeleteFunc(s.windows.List, func(w *updatev1.MaintenanceWindow) bool {
 			return w.GetMetadata().GetName() == name
 		})
+	case "wave":
+		w := &configv1.MachineConfigPoolWave{Name: words[2], Soak: args["soak"]}
+		if most, err := strconv.Atoi(args["nodes"]); err == nil {
+			w.Nodes = structpb.NewNumberValue(float64(most))
+		} else {
+			w.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": args["tier"]}}
+		}
+		s.pools[name].Spec.Waves = append(s.pools[name].Spec.Waves, w)
 	case "window":
 		hour, minute, _ := strings.Cut(args["at"], ":")
 		s.windows.Unknown = ""
@@ -183,7 +192,7 @@ func (s *scenario) command(t *testing.T, words []string) {
 		}
 	case "node":
 		n := placed(node(name), args["zone"], 0)
-		n.Metadata.Labels = map[string]string{"node-role.kubernetes.io/" + args["role"]: ""}
+		n.Metadata.Labels = map[string]string{"node-role.kubernetes.io/" + args["role"]: "", "tier": args["tier"]}
 		s.nodes[name], s.owed[name] = n, true
 	case "lost", "back":
 		s.ready(name, words[0] == "back")

@@ -61,7 +61,7 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 		Configuration:      old.GetConfiguration(), History: history(old),
 		MachineCount: proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
 		ReadyMachineCount: proto.Int32(int32(c.ready)), UnavailableMachineCount: proto.Int32(int32(c.unavailable)),
-		DegradedMachineCount: proto.Int32(int32(c.degraded)),
+		DegradedMachineCount: proto.Int32(int32(c.degraded)), Waves: v.waves.statuses(),
 	}
 	name := target.GetName()
 	pin := v.Pool.GetSpec().GetPin().GetConfiguration()
@@ -94,7 +94,11 @@ func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 		set(ConditionUpdated, false, "", r.summary())
 		set(ConditionUpdating, false, "", "Pool is paused; will not update to MachineConfig "+name)
 	default:
-		set(ConditionUpdated, false, "", r.summary())
+		text := r.summary()
+		if waits := v.waves.current(); waits != "" {
+			text += "; " + waits
+		}
+		set(ConditionUpdated, false, "", text)
 		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
 	}
 	failure := v.Failure

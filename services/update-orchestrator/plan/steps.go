@@ -317,7 +317,8 @@ func requested(cv *updatev1.ClusterVersion, windows []*updatev1.MaintenanceWindo
 		out.Reason = fmt.Sprintf("the update to %s waits: updates are %s", name, PauseText(p))
 		out.Unblock, out.SinceTime = "windlass adm upgrade resume", p.GetSince()
 	case w.Closed():
-		out.Reason, out.Unblock = fmt.Sprintf("the update to %s %s", name, w.Waits), hint([]string{MaintenanceWindow})
+		out.Reason, out.Unblock = fmt.Sprintf("the update to %s %s", name, w.Waits),
+			"the window opens, or --waive MaintenanceWindow=REASON of windlass adm upgrade"
 		if accepted.GetReason() == MaintenanceWindow {
 			out.SinceTime = accepted.GetLastTransitionTime()
 		}

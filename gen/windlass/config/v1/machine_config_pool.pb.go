@@ -135,7 +135,10 @@ type MachineConfigPoolSpec struct {
 	// Output only. When paused was set.
 	PausedSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paused_since,json=pausedSince,proto3" json:"paused_since,omitempty"`
 	// Nodes begin to change to one configuration also while no maintenance window is open; absent means that they do not.
-	WindowWaiver  *MachineConfigPoolWindowWaiver `protobuf:"bytes,11,opt,name=window_waiver,json=windowWaiver,proto3" json:"window_waiver,omitempty"`
+	WindowWaiver *MachineConfigPoolWindowWaiver `protobuf:"bytes,11,opt,name=window_waiver,json=windowWaiver,proto3" json:"window_waiver,omitempty"`
+	// Waves, in order: nodes of a wave begin only when all nodes of the waves before it are updated and ready for the soak
+	// time of their wave. Nodes that are in no wave come last. Absent means that all nodes begin in one order.
+	Waves         []*MachineConfigPoolWave `protobuf:"bytes,12,rep,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +250,87 @@ func (x *MachineConfigPoolSpec) GetWindowWaiver() *MachineConfigPoolWindowWaiver
 	return nil
 }
 
+func (x *MachineConfigPoolSpec) GetWaves() []*MachineConfigPoolWave {
+	if x != nil {
+		return x.Waves
+	}
+	return nil
+}
+
+// Nodes of a pool that change to a configuration before others.
+type MachineConfigPoolWave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, unique in the pool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Selects its nodes by their labels. A node is in the first wave that selects it. Either this or nodes is given.
+	NodeSelector *v1.LabelSelector `protobuf:"bytes,2,opt,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty"`
+	// How many nodes it has, of those that are in no wave before it: a number, or a percentage of all nodes of the pool,
+	// rounded up. They are the first by zone and age.
+	Nodes *structpb.Value `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// How long all its nodes must be updated and ready before nodes of later waves begin, such as "30m"; default 0.
+	Soak          string `protobuf:"bytes,4,opt,name=soak,proto3" json:"soak,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolWave) Reset() {
+	*x = MachineConfigPoolWave{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolWave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolWave) ProtoMessage() {}
+
+func (x *MachineConfigPoolWave) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolWave.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolWave) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MachineConfigPoolWave) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWave) GetNodeSelector() *v1.LabelSelector {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *MachineConfigPoolWave) GetNodes() *structpb.Value {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *MachineConfigPoolWave) GetSoak() string {
+	if x != nil {
+		return x.Soak
+	}
+	return ""
+}
+
 // Nodes of a pool begin to change to a configuration also while no maintenance window is open.
 type MachineConfigPoolWindowWaiver struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -264,7 +348,7 @@ type MachineConfigPoolWindowWaiver struct {
 
 func (x *MachineConfigPoolWindowWaiver) Reset() {
 	*x = MachineConfigPoolWindowWaiver{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +360,7 @@ func (x *MachineConfigPoolWindowWaiver) String() string {
 func (*MachineConfigPoolWindowWaiver) ProtoMessage() {}
 
 func (x *MachineConfigPoolWindowWaiver) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[2]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +373,7 @@ func (x *MachineConfigPoolWindowWaiver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolWindowWaiver.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolWindowWaiver) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{2}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MachineConfigPoolWindowWaiver) GetConfiguration() string {
@@ -338,7 +422,7 @@ type MachineConfigPoolPause struct {
 
 func (x *MachineConfigPoolPause) Reset() {
 	*x = MachineConfigPoolPause{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +434,7 @@ func (x *MachineConfigPoolPause) String() string {
 func (*MachineConfigPoolPause) ProtoMessage() {}
 
 func (x *MachineConfigPoolPause) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[3]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +447,7 @@ func (x *MachineConfigPoolPause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolPause.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolPause) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{3}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MachineConfigPoolPause) GetReason() string {
@@ -412,7 +496,7 @@ type MachineConfigPoolPin struct {
 
 func (x *MachineConfigPoolPin) Reset() {
 	*x = MachineConfigPoolPin{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +508,7 @@ func (x *MachineConfigPoolPin) String() string {
 func (*MachineConfigPoolPin) ProtoMessage() {}
 
 func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[4]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +521,7 @@ func (x *MachineConfigPoolPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolPin.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolPin) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{4}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *MachineConfigPoolPin) GetConfiguration() string {
@@ -481,7 +565,7 @@ type MachineConfigPoolConfiguration struct {
 
 func (x *MachineConfigPoolConfiguration) Reset() {
 	*x = MachineConfigPoolConfiguration{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +577,7 @@ func (x *MachineConfigPoolConfiguration) String() string {
 func (*MachineConfigPoolConfiguration) ProtoMessage() {}
 
 func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[5]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +590,7 @@ func (x *MachineConfigPoolConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolConfiguration.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolConfiguration) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{5}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MachineConfigPoolConfiguration) GetName() string {
@@ -544,14 +628,16 @@ type MachineConfigPoolStatus struct {
 	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// The configurations that all nodes had, the newest first, each once for every time that they came to have it; at most
 	// ten. The newest is the configuration above.
-	History       []*MachineConfigPoolHistory `protobuf:"bytes,9,rep,name=history,proto3" json:"history,omitempty"`
+	History []*MachineConfigPoolHistory `protobuf:"bytes,9,rep,name=history,proto3" json:"history,omitempty"`
+	// The waves, in order. The last has no name if it has the nodes that are in no wave.
+	Waves         []*MachineConfigPoolWaveStatus `protobuf:"bytes,10,rep,name=waves,proto3" json:"waves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MachineConfigPoolStatus) Reset() {
 	*x = MachineConfigPoolStatus{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +649,7 @@ func (x *MachineConfigPoolStatus) String() string {
 func (*MachineConfigPoolStatus) ProtoMessage() {}
 
 func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[6]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +662,7 @@ func (x *MachineConfigPoolStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolStatus.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{6}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MachineConfigPoolStatus) GetObservedGeneration() int32 {
@@ -642,6 +728,113 @@ func (x *MachineConfigPoolStatus) GetHistory() []*MachineConfigPoolHistory {
 	return nil
 }
 
+func (x *MachineConfigPoolStatus) GetWaves() []*MachineConfigPoolWaveStatus {
+	if x != nil {
+		return x.Waves
+	}
+	return nil
+}
+
+// How far a wave is on the way to a configuration.
+type MachineConfigPoolWaveStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name; empty for the nodes that are in no wave.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Waiting for the waves before it, Updating, Soaking, or Done.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Since when it is in this state.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Number of nodes.
+	MachineCount *int32 `protobuf:"varint,4,opt,name=machine_count,json=machineCount,proto3,oneof" json:"machine_count,omitempty"`
+	// Number of nodes that have the configuration and are ready.
+	UpdatedMachineCount *int32 `protobuf:"varint,5,opt,name=updated_machine_count,json=updatedMachineCount,proto3,oneof" json:"updated_machine_count,omitempty"`
+	// Name of the configuration.
+	Configuration string `protobuf:"bytes,6,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Since when all nodes have it and are ready; absent while they do not. The soak time is counted from then on.
+	ReadyTime     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ready_time,json=readyTime,proto3" json:"ready_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineConfigPoolWaveStatus) Reset() {
+	*x = MachineConfigPoolWaveStatus{}
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineConfigPoolWaveStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineConfigPoolWaveStatus) ProtoMessage() {}
+
+func (x *MachineConfigPoolWaveStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineConfigPoolWaveStatus.ProtoReflect.Descriptor instead.
+func (*MachineConfigPoolWaveStatus) Descriptor() ([]byte, []int) {
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *MachineConfigPoolWaveStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWaveStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWaveStatus) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *MachineConfigPoolWaveStatus) GetMachineCount() int32 {
+	if x != nil && x.MachineCount != nil {
+		return *x.MachineCount
+	}
+	return 0
+}
+
+func (x *MachineConfigPoolWaveStatus) GetUpdatedMachineCount() int32 {
+	if x != nil && x.UpdatedMachineCount != nil {
+		return *x.UpdatedMachineCount
+	}
+	return 0
+}
+
+func (x *MachineConfigPoolWaveStatus) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+func (x *MachineConfigPoolWaveStatus) GetReadyTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadyTime
+	}
+	return nil
+}
+
 // A configuration that all nodes of a pool had.
 type MachineConfigPoolHistory struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -655,7 +848,7 @@ type MachineConfigPoolHistory struct {
 
 func (x *MachineConfigPoolHistory) Reset() {
 	*x = MachineConfigPoolHistory{}
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +860,7 @@ func (x *MachineConfigPoolHistory) String() string {
 func (*MachineConfigPoolHistory) ProtoMessage() {}
 
 func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[7]
+	mi := &file_windlass_config_v1_machine_config_pool_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +873,7 @@ func (x *MachineConfigPoolHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineConfigPoolHistory.ProtoReflect.Descriptor instead.
 func (*MachineConfigPoolHistory) Descriptor() ([]byte, []int) {
-	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{7}
+	return file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MachineConfigPoolHistory) GetName() string {
@@ -719,7 +912,7 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x13UPDATEDMACHINECOUNT\x12\x1astatus.updatedMachineCountJ3\n" +
 	"\x14DEGRADEDMACHINECOUNT\x12\x1bstatus.degradedMachineCountJ\x05\n" +
 	"\x03AGEJ-\n" +
-	"\x06PAUSED\x12!status.conditions[Paused].message\x18\x01\"\xba\a\n" +
+	"\x06PAUSED\x12!status.conditions[Paused].message\x18\x01\"\x85\b\n" +
 	"\x15MachineConfigPoolSpec\x12W\n" +
 	"\x17machine_config_selector\x18\x01 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\x15machineConfigSelector\x12D\n" +
 	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\x1b\n" +
@@ -733,8 +926,15 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\tpaused_by\x18\t \x01(\tR\bpausedBy\x12=\n" +
 	"\fpaused_since\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\vpausedSince\x12V\n" +
-	"\rwindow_waiver\x18\v \x01(\v21.windlass.config.v1.MachineConfigPoolWindowWaiverR\fwindowWaiverB\t\n" +
-	"\a_paused\"\xb7\x01\n" +
+	"\rwindow_waiver\x18\v \x01(\v21.windlass.config.v1.MachineConfigPoolWindowWaiverR\fwindowWaiver\x12I\n" +
+	"\x05waves\x18\f \x03(\v2).windlass.config.v1.MachineConfigPoolWaveB\b\xbaH\x05\x92\x01\x02\x10 R\x05wavesB\t\n" +
+	"\a_paused\"\x91\x03\n" +
+	"\x15MachineConfigPoolWave\x12\x1d\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\x12D\n" +
+	"\rnode_selector\x18\x02 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\fnodeSelector\x12\xfe\x01\n" +
+	"\x05nodes\x18\x03 \x01(\v2\x16.google.protobuf.ValueB\xcf\x01\xbaH\xcb\x01\xba\x01\xc7\x01\n" +
+	"\x0eint_or_percent\x12@must be a whole number of 1 or more, or a percentage such as 25%\x1astype(this) == double ? this >= 1.0 && this == double(int(this)) : type(this) == string && this.matches('^[0-9]+%$')R\x05nodes\x12\x12\n" +
+	"\x04soak\x18\x04 \x01(\tR\x04soak\"\xb7\x01\n" +
 	"\x1dMachineConfigPoolWindowWaiver\x120\n" +
 	"\rconfiguration\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\rconfiguration\x12\"\n" +
@@ -756,7 +956,7 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"o\n" +
 	"\x1eMachineConfigPoolConfiguration\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
-	"\x06source\x18\x02 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x06source\"\xd7\x05\n" +
+	"\x06source\x18\x02 \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x06source\"\x9e\x06\n" +
 	"\x17MachineConfigPoolStatus\x124\n" +
 	"\x13observed_generation\x18\x01 \x01(\x05H\x00R\x12observedGeneration\x88\x01\x01\x12X\n" +
 	"\rconfiguration\x18\x02 \x01(\v22.windlass.config.v1.MachineConfigPoolConfigurationR\rconfiguration\x12(\n" +
@@ -768,13 +968,26 @@ const file_windlass_config_v1_machine_config_pool_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
 	"conditions\x12F\n" +
-	"\ahistory\x18\t \x03(\v2,.windlass.config.v1.MachineConfigPoolHistoryR\ahistoryB\x16\n" +
+	"\ahistory\x18\t \x03(\v2,.windlass.config.v1.MachineConfigPoolHistoryR\ahistory\x12E\n" +
+	"\x05waves\x18\n" +
+	" \x03(\v2/.windlass.config.v1.MachineConfigPoolWaveStatusR\x05wavesB\x16\n" +
 	"\x14_observed_generationB\x10\n" +
 	"\x0e_machine_countB\x18\n" +
 	"\x16_updated_machine_countB\x16\n" +
 	"\x14_ready_machine_countB\x1c\n" +
 	"\x1a_unavailable_machine_countB\x19\n" +
-	"\x17_degraded_machine_count\"s\n" +
+	"\x17_degraded_machine_count\"\xe9\x02\n" +
+	"\x1bMachineConfigPoolWaveStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12(\n" +
+	"\rmachine_count\x18\x04 \x01(\x05H\x00R\fmachineCount\x88\x01\x01\x127\n" +
+	"\x15updated_machine_count\x18\x05 \x01(\x05H\x01R\x13updatedMachineCount\x88\x01\x01\x12$\n" +
+	"\rconfiguration\x18\x06 \x01(\tR\rconfiguration\x129\n" +
+	"\n" +
+	"ready_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\treadyTimeB\x10\n" +
+	"\x0e_machine_countB\x18\n" +
+	"\x16_updated_machine_count\"s\n" +
 	"\x18MachineConfigPoolHistory\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12C\n" +
 	"\x0fcompletion_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0ecompletionTimeB\xdc\x01\n" +
@@ -792,49 +1005,57 @@ func file_windlass_config_v1_machine_config_pool_proto_rawDescGZIP() []byte {
 	return file_windlass_config_v1_machine_config_pool_proto_rawDescData
 }
 
-var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_windlass_config_v1_machine_config_pool_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_windlass_config_v1_machine_config_pool_proto_goTypes = []any{
 	(*MachineConfigPool)(nil),              // 0: windlass.config.v1.MachineConfigPool
 	(*MachineConfigPoolSpec)(nil),          // 1: windlass.config.v1.MachineConfigPoolSpec
-	(*MachineConfigPoolWindowWaiver)(nil),  // 2: windlass.config.v1.MachineConfigPoolWindowWaiver
-	(*MachineConfigPoolPause)(nil),         // 3: windlass.config.v1.MachineConfigPoolPause
-	(*MachineConfigPoolPin)(nil),           // 4: windlass.config.v1.MachineConfigPoolPin
-	(*MachineConfigPoolConfiguration)(nil), // 5: windlass.config.v1.MachineConfigPoolConfiguration
-	(*MachineConfigPoolStatus)(nil),        // 6: windlass.config.v1.MachineConfigPoolStatus
-	(*MachineConfigPoolHistory)(nil),       // 7: windlass.config.v1.MachineConfigPoolHistory
-	(*v1.ObjectMeta)(nil),                  // 8: windlass.meta.v1.ObjectMeta
-	(*v1.LabelSelector)(nil),               // 9: windlass.meta.v1.LabelSelector
-	(*structpb.Value)(nil),                 // 10: google.protobuf.Value
-	(*timestamppb.Timestamp)(nil),          // 11: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),             // 12: windlass.meta.v1.ObjectReference
-	(*v1.Condition)(nil),                   // 13: windlass.meta.v1.Condition
+	(*MachineConfigPoolWave)(nil),          // 2: windlass.config.v1.MachineConfigPoolWave
+	(*MachineConfigPoolWindowWaiver)(nil),  // 3: windlass.config.v1.MachineConfigPoolWindowWaiver
+	(*MachineConfigPoolPause)(nil),         // 4: windlass.config.v1.MachineConfigPoolPause
+	(*MachineConfigPoolPin)(nil),           // 5: windlass.config.v1.MachineConfigPoolPin
+	(*MachineConfigPoolConfiguration)(nil), // 6: windlass.config.v1.MachineConfigPoolConfiguration
+	(*MachineConfigPoolStatus)(nil),        // 7: windlass.config.v1.MachineConfigPoolStatus
+	(*MachineConfigPoolWaveStatus)(nil),    // 8: windlass.config.v1.MachineConfigPoolWaveStatus
+	(*MachineConfigPoolHistory)(nil),       // 9: windlass.config.v1.MachineConfigPoolHistory
+	(*v1.ObjectMeta)(nil),                  // 10: windlass.meta.v1.ObjectMeta
+	(*v1.LabelSelector)(nil),               // 11: windlass.meta.v1.LabelSelector
+	(*structpb.Value)(nil),                 // 12: google.protobuf.Value
+	(*timestamppb.Timestamp)(nil),          // 13: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),             // 14: windlass.meta.v1.ObjectReference
+	(*v1.Condition)(nil),                   // 15: windlass.meta.v1.Condition
 }
 var file_windlass_config_v1_machine_config_pool_proto_depIdxs = []int32{
-	8,  // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	10, // 0: windlass.config.v1.MachineConfigPool.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.config.v1.MachineConfigPool.spec:type_name -> windlass.config.v1.MachineConfigPoolSpec
-	6,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
-	9,  // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
-	9,  // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
-	10, // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
-	5,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	4,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
-	3,  // 8: windlass.config.v1.MachineConfigPoolSpec.pause:type_name -> windlass.config.v1.MachineConfigPoolPause
-	11, // 9: windlass.config.v1.MachineConfigPoolSpec.paused_since:type_name -> google.protobuf.Timestamp
-	2,  // 10: windlass.config.v1.MachineConfigPoolSpec.window_waiver:type_name -> windlass.config.v1.MachineConfigPoolWindowWaiver
-	11, // 11: windlass.config.v1.MachineConfigPoolWindowWaiver.since:type_name -> google.protobuf.Timestamp
-	11, // 12: windlass.config.v1.MachineConfigPoolPause.until:type_name -> google.protobuf.Timestamp
-	11, // 13: windlass.config.v1.MachineConfigPoolPause.since:type_name -> google.protobuf.Timestamp
-	11, // 14: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
-	12, // 15: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
-	5,  // 16: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
-	13, // 17: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
-	7,  // 18: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
-	11, // 19: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	7,  // 2: windlass.config.v1.MachineConfigPool.status:type_name -> windlass.config.v1.MachineConfigPoolStatus
+	11, // 3: windlass.config.v1.MachineConfigPoolSpec.machine_config_selector:type_name -> windlass.meta.v1.LabelSelector
+	11, // 4: windlass.config.v1.MachineConfigPoolSpec.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	12, // 5: windlass.config.v1.MachineConfigPoolSpec.max_unavailable:type_name -> google.protobuf.Value
+	6,  // 6: windlass.config.v1.MachineConfigPoolSpec.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	5,  // 7: windlass.config.v1.MachineConfigPoolSpec.pin:type_name -> windlass.config.v1.MachineConfigPoolPin
+	4,  // 8: windlass.config.v1.MachineConfigPoolSpec.pause:type_name -> windlass.config.v1.MachineConfigPoolPause
+	13, // 9: windlass.config.v1.MachineConfigPoolSpec.paused_since:type_name -> google.protobuf.Timestamp
+	3,  // 10: windlass.config.v1.MachineConfigPoolSpec.window_waiver:type_name -> windlass.config.v1.MachineConfigPoolWindowWaiver
+	2,  // 11: windlass.config.v1.MachineConfigPoolSpec.waves:type_name -> windlass.config.v1.MachineConfigPoolWave
+	11, // 12: windlass.config.v1.MachineConfigPoolWave.node_selector:type_name -> windlass.meta.v1.LabelSelector
+	12, // 13: windlass.config.v1.MachineConfigPoolWave.nodes:type_name -> google.protobuf.Value
+	13, // 14: windlass.config.v1.MachineConfigPoolWindowWaiver.since:type_name -> google.protobuf.Timestamp
+	13, // 15: windlass.config.v1.MachineConfigPoolPause.until:type_name -> google.protobuf.Timestamp
+	13, // 16: windlass.config.v1.MachineConfigPoolPause.since:type_name -> google.protobuf.Timestamp
+	13, // 17: windlass.config.v1.MachineConfigPoolPin.since:type_name -> google.protobuf.Timestamp
+	14, // 18: windlass.config.v1.MachineConfigPoolConfiguration.source:type_name -> windlass.meta.v1.ObjectReference
+	6,  // 19: windlass.config.v1.MachineConfigPoolStatus.configuration:type_name -> windlass.config.v1.MachineConfigPoolConfiguration
+	15, // 20: windlass.config.v1.MachineConfigPoolStatus.conditions:type_name -> windlass.meta.v1.Condition
+	9,  // 21: windlass.config.v1.MachineConfigPoolStatus.history:type_name -> windlass.config.v1.MachineConfigPoolHistory
+	8,  // 22: windlass.config.v1.MachineConfigPoolStatus.waves:type_name -> windlass.config.v1.MachineConfigPoolWaveStatus
+	13, // 23: windlass.config.v1.MachineConfigPoolWaveStatus.since:type_name -> google.protobuf.Timestamp
+	13, // 24: windlass.config.v1.MachineConfigPoolWaveStatus.ready_time:type_name -> google.protobuf.Timestamp
+	13, // 25: windlass.config.v1.MachineConfigPoolHistory.completion_time:type_name -> google.protobuf.Timestamp
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_windlass_config_v1_machine_config_pool_proto_init() }
@@ -843,14 +1064,15 @@ func file_windlass_config_v1_machine_config_pool_proto_init() {
 		return
 	}
 	file_windlass_config_v1_machine_config_pool_proto_msgTypes[1].OneofWrappers = []any{}
-	file_windlass_config_v1_machine_config_pool_proto_msgTypes[6].OneofWrappers = []any{}
+	file_windlass_config_v1_machine_config_pool_proto_msgTypes[7].OneofWrappers = []any{}
+	file_windlass_config_v1_machine_config_pool_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_config_v1_machine_config_pool_proto_rawDesc), len(file_windlass_config_v1_machine_config_pool_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

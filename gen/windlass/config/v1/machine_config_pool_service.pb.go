@@ -1061,7 +1061,9 @@ type PlanMachineConfigPoolResponse_NodePlan struct {
 	// What is done to its services then.
 	Services []*ServiceAction `protobuf:"bytes,8,rep,name=services,proto3" json:"services,omitempty"`
 	// What empties the node for its configuration: phase and message of the drain. Empty without one.
-	Drain         string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain string `protobuf:"bytes,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Its wave; empty if it is in none.
+	Wave          string `protobuf:"bytes,10,opt,name=wave,proto3" json:"wave,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1155,6 +1157,13 @@ func (x *PlanMachineConfigPoolResponse_NodePlan) GetServices() []*ServiceAction 
 func (x *PlanMachineConfigPoolResponse_NodePlan) GetDrain() string {
 	if x != nil {
 		return x.Drain
+	}
+	return ""
+}
+
+func (x *PlanMachineConfigPoolResponse_NodePlan) GetWave() string {
+	if x != nil {
+		return x.Wave
 	}
 	return ""
 }
@@ -1288,7 +1297,7 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x05nodes\x18\x03 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12J\n" +
 	"\vother_pools\x18\x04 \x01(\v2).windlass.config.v1.MachineConfigPoolListR\n" +
 	"otherPools\x12Z\n" +
-	"\x13maintenance_windows\x18\x05 \x01(\v2).windlass.update.v1.MaintenanceWindowListR\x12maintenanceWindows\"\x9e\a\n" +
+	"\x13maintenance_windows\x18\x05 \x01(\v2).windlass.update.v1.MaintenanceWindowListR\x12maintenanceWindows\"\xb2\a\n" +
 	"\x1dPlanMachineConfigPoolResponse\x12'\n" +
 	"\x0fmax_unavailable\x18\x01 \x01(\x05R\x0emaxUnavailable\x12 \n" +
 	"\vunavailable\x18\x02 \x01(\x05R\vunavailable\x12\x1a\n" +
@@ -1301,7 +1310,7 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\vother_nodes\x18\t \x03(\v2;.windlass.config.v1.PlanMachineConfigPoolResponse.OtherNodeR\n" +
 	"otherNodes\x127\n" +
 	"\twake_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1a\x92\x02\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1a\xa6\x02\n" +
 	"\bNodePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acurrent\x18\x02 \x01(\tR\acurrent\x12\x18\n" +
@@ -1311,7 +1320,9 @@ const file_windlass_config_v1_machine_config_pool_service_proto_rawDesc = "" +
 	"\x06action\x18\x06 \x01(\tR\x06action\x12#\n" +
 	"\raction_reason\x18\a \x01(\tR\factionReason\x12=\n" +
 	"\bservices\x18\b \x03(\v2!.windlass.config.v1.ServiceActionR\bservices\x12\x14\n" +
-	"\x05drain\x18\t \x01(\tR\x05drain\x1aK\n" +
+	"\x05drain\x18\t \x01(\tR\x05drain\x12\x12\n" +
+	"\x04wave\x18\n" +
+	" \x01(\tR\x04wave\x1aK\n" +
 	"\tOtherNode\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x16\n" +

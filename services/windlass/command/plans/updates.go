@@ -244,6 +244,22 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	if p.err == nil {
 		p.err = table.New(p.out).Print(rows...)
 	}
+	if waves := r.GetStatus().GetWaves(); len(waves) > 0 {
+		of := map[string][]string{}
+		for _, n := range r.GetNodes() {
+			of[n.GetWave()] = append(of[n.GetWave()], n.GetNode())
+		}
+		p.printf("\nWaves:\n")
+		rows := [][]string{{"WAVE", "STATE", "SINCE", "UPDATED", "NODES"}}
+		for _, w := range waves {
+			rows = append(rows, []string{
+				table.OrNone(w.GetName()), w.GetState(), w.GetSince().AsTime().UTC().Format(time.RFC3339),
+				fmt.Sprintf("%d/%d", w.GetUpdatedMachineCount(), w.GetMachineCount()),
+				table.OrNone(strings.Join(of[w.GetName()], ", ")),
+			})
+		}
+		p.table(rows)
+	}
 	rows = [][]string{{"NODE", "BECAUSE OF", "SERVICES", "DRAIN"}}
 	for _, n := range r.GetNodes() {
 		if services := serviceActions(n.GetServices()); n.GetActionReason() != "" || services != "" || n.GetDrain() != "" {
