@@ -276,7 +276,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
 			take(n, former)
 		case closed:
-		case v.waves.before(n) != nil && !(v.changing(n) && !stuck(n)): // one that is under way takes up a place
+		case v.waves.before(n) != nil && !(v.changing(n) && !stuck(n)): // one that is under way counts as unavailable
 		case rolling(n) && ready(n):
 			abandoned = append(abandoned, n)
 		case !up(n) || rolling(n): // rolling: it is on its way back to what it has, and still cordoned

@@ -138,8 +138,8 @@ func TestTheSoakOfAWaveOutlastsAProcess(t *testing.T) {
 	}
 }
 
-// A node of a later wave that is under way takes up a place. When the target changes it gets the new one, so that the
-// first wave can begin at all.
+// A node of a later wave that is under way counts as unavailable. When the target changes it gets the new one, so that
+// the first wave can begin at all.
 func TestANodeUnderWayDoesNotHoldUpTheWavesBeforeIt(t *testing.T) {
 	pool := target(poolOf("worker", "worker"), "c", nil)
 	pool.Spec.Waves = []*configv1.MachineConfigPoolWave{inWave("canary", 1, "")}

@@ -177,6 +177,38 @@ kernelArguments   changed +quiet -debug   Reboot   <none>     <none>
 `,
 		},
 		{
+			"a pool with waves that waits for a window", func(p *planText) {
+				since := timestamppb.New(time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC))
+				p.pool(&configv1.PlanMachineConfigPoolResponse{
+					MaxUnavailable: 1, Capacity: 1,
+					Nodes: []*configv1.PlanMachineConfigPoolResponse_NodePlan{
+						{Node: "b", State: "Updated", Current: "w-2", Desired: "w-2", Wave: "canary"},
+						{Node: "c", State: "Waiting", Current: "w-1", Desired: "w-1", Reason: "waits for wave canary"},
+					},
+					Status: &configv1.MachineConfigPoolStatus{Waves: []*configv1.MachineConfigPoolWaveStatus{
+						{
+							Name: "canary", State: "Soaking", Since: since, MachineCount: proto.Int32(1),
+							UpdatedMachineCount: proto.Int32(1),
+						},
+						{State: "Waiting", Since: since, MachineCount: proto.Int32(1), UpdatedMachineCount: proto.Int32(0)},
+					}},
+				})
+			},
+			`Max unavailable: 1; unavailable: 0; can start now: 1
+
+NODE   STATE     CURRENT   DESIRED   ACTION   REASON
+b      Updated   w-2       w-2       <none>
+c      Waiting   w-1       w-1       <none>   waits for wave canary
+
+Waves:
+  WAVE     STATE     SINCE                  UPDATED   NODES
+  canary   Soaking   2026-12-01T10:00:00Z   1/1       b
+  <none>   Waiting   2026-12-01T10:00:00Z   0/1       c
+
+Nothing to do.
+`,
+		},
+		{
 			"a pool among others", func(p *planText) {
 				p.pool(&configv1.PlanMachineConfigPoolResponse{
 					MaxUnavailable: 1,
