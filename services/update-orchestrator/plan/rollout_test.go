@@ -254,6 +254,10 @@ func TestTheControlPlaneIsUpdatedWhenItsPoolIsAtWhatItsConfigurationsMakeNow(t *
 			change: func(p *configv1.MachineConfigPool) { p.Spec.Paused = proto.Bool(true) }, rendered: "newer",
 			reason: "ControlPlaneNotUpdated", observed: "it is paused",
 		},
+		"the pool is paused with a reason": {
+			change: conditions(says("Paused", "True", "pool master is paused by alice until resumed: fair")), rendered: "newer",
+			reason: "ControlPlaneNotUpdated", observed: "pool master is paused by alice until resumed: fair",
+		},
 		"the pool is to be held at another, and is not yet": {
 			change: func(p *configv1.MachineConfigPool) {
 				p.Spec.Pin = &configv1.MachineConfigPoolPin{Configuration: "old", By: "admin"}

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,8 +155,8 @@ func hold(ctx context.Context, e *session.Env, c *client.Client, t target.Item, 
 	return nil
 }
 
-// waiveWindows has pools wait for no maintenance window on the way to the configurations that they have now, and
-// resumes them.
+// waiveWindows has pools wait for no maintenance window on the way to the configurations that they have now or are held
+// at, and resumes them. What is held stays so: it may be the very change that is urgent.
 func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []string, reason string) error {
 	list, err := renewed(ctx, e, c, args, pools)
 	var failed failure.List
@@ -163,7 +164,7 @@ func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []
 	for _, t := range list {
 		config := ""
 		if pool, ok := t.Object.(*configv1.MachineConfigPool); ok {
-			config = pool.GetSpec().GetConfiguration().GetName()
+			config = cmp.Or(pool.GetSpec().GetPin().GetConfiguration(), pool.GetSpec().GetConfiguration().GetName())
 		}
 		if config == "" {
 			failed.Add(fmt.Errorf("%s: it has no configuration yet", t))
@@ -172,7 +173,7 @@ func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []
 		body, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"resourceVersion": t.Object.GetMetadata().GetResourceVersion()},
 			"spec": map[string]any{
-				"paused": nil, "pause": nil, "pin": nil,
+				"paused": nil, "pause": nil,
 				"windowWaiver": map[string]any{"configuration": config, "reason": reason},
 			},
 		})

@@ -428,7 +428,8 @@ func newResume(e *session.Env) *cobra.Command {
 		Short: "Resume the rollout of a paused deployment, or of a machine config pool that is paused or held",
 		Long: `Resume the rollout of a paused deployment, or of a machine config pool that is paused or held.
 
-With --now, nodes of a pool change to its present configuration also while no maintenance window is open.`,
+With --now, nodes of a pool change to its present configuration also while no maintenance window is open. A pool that is
+held at a former configuration stays so.`,
 		Example: `  windlass rollout resume deployment/hello
   windlass rollout resume machineconfigpool/worker --now --reason CVE-2026-1234`,
 		ValidArgsFunction: target.CompleteObjects(e),
