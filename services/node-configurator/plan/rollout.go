@@ -249,6 +249,9 @@ func rollOut(v View) (Plan, Rollout) {
 	if target != "" && !v.Settling() && v.Failure == "" {
 		next = r.begin(v, target, &p)
 	}
+	if v.paused() != nil || v.window().Closed() {
+		r.Capacity = 0
+	}
 	for _, n := range v.Members.Nodes {
 		r.Nodes = append(r.Nodes, r.describe(v, n, target, next, &p))
 	}

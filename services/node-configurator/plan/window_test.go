@@ -69,8 +69,8 @@ func TestNodesBeginWhileAWindowIsOpen(t *testing.T) {
 			Now: tt.now, Pool: pool, Members: Members{Nodes: []*nodev1.Node{tt.node}}, Windows: tt.windows,
 			Drains: map[string]*nodev1.Drain{},
 		})
-		if begins := len(r.Next) > 0; begins != tt.begins {
-			t.Errorf("%s: begins: %v", tt.name, begins)
+		if begins := len(r.Next) > 0; begins != tt.begins || !begins && r.Capacity > 0 {
+			t.Errorf("%s: begins: %v, and %d may", tt.name, begins, r.Capacity)
 		}
 		for _, c := range p.StatusAfter(pool).GetConditions() {
 			if c.GetType() == ConditionUpdating && c.GetStatus() != tt.updating {

@@ -83,9 +83,9 @@ func newClusterVersion(e *session.Env) *cobra.Command {
 The risks that the cluster accepts count as accepted. With --graph or --version only those of --accept
 do.
 
-With --run, a file contains a ClusterVersion, whose status says what it waits for, and its
-ClusterOperators; --release has the manifests of its release. The plan is then of these objects alone,
-as if every service accepted each manifest at once.`
+With --run, a file contains a ClusterVersion, whose status says what it waits for, its
+ClusterOperators, and maintenance windows; --release has the manifests of its release. The plan is then
+of these objects alone, as if every service accepted each manifest at once.`
 	cmd.Aliases = []string{"clusterversions"}
 	return cmd
 }
