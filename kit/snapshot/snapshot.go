@@ -184,6 +184,9 @@ func (d Directory) File(name string) string { return filepath.Join(d.path, name+
 // KeysFile returns the path of the encrypted keys beside a snapshot.
 func (d Directory) KeysFile(name string) string { return filepath.Join(d.path, name+keysSuffix) }
 
+// KeysOf returns the path of the encrypted keys beside a snapshot's file.
+func KeysOf(file string) string { return strings.TrimSuffix(file, fileSuffix) + keysSuffix }
+
 // info returns the path of a snapshot's description.
 func (d Directory) info(name string) string { return filepath.Join(d.path, name+infoSuffix) }
 

@@ -67,7 +67,7 @@ func Look(c *cluster.Cluster) (Survey, error) {
 		return Survey{}, err
 	}
 	for _, d := range dirs {
-		s.add(d)
+		s.add(d, c.Member != nil)
 	}
 	s.complete()
 	slices.SortFunc(s.Members, func(a, b Member) int {
@@ -152,7 +152,8 @@ func dataDirs(c *cluster.Cluster) ([]memberDir, error) {
 }
 
 // add notes the data of one directory. That of another cluster, or of a member that was removed, is none of this one's.
-func (s *Survey) add(d memberDir) {
+// late says that the guardian here may not have listed this member yet, as on a host whose guardian does not lead.
+func (s *Survey) add(d memberDir, late bool) {
 	if _, err := os.Stat(filepath.Join(d.data, "removed")); err == nil {
 		return
 	}
@@ -171,7 +172,7 @@ func (s *Survey) add(d memberDir) {
 	case s.ClusterID != 0 && c.ClusterID != s.ClusterID:
 	case i >= 0:
 		s.Members[i].Copy = &c
-	case s.ClusterID == 0:
+	case s.ClusterID == 0 || late:
 		s.Members = append(s.Members, Member{ID: c.MemberID, Name: d.name, Copy: &c})
 	}
 }

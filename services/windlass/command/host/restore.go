@@ -1,13 +1,12 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -114,7 +113,7 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	case !errors.Is(err, cluster.ErrNone):
 		return err
 	}
-	key, err := readKey(e, f.recoveryKey)
+	key, err := recovery.ReadRecoveryKey(f.recoveryKey, e.In)
 	if err != nil {
 		return fmt.Errorf("--recovery-key: %w", err)
 	}
@@ -158,28 +157,11 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	return nil
 }
 
-func readKey(e *session.Env, file string) (string, error) {
-	const most = 64 << 10 // bytes
-	if file == "-" {
-		raw, err := io.ReadAll(io.LimitReader(e.In, most))
-		return string(raw), err
-	}
-	raw, err := os.ReadFile(file)
-	return string(raw), err
-}
-
 // backup returns the file of a snapshot and the encrypted keys beside it. done removes what was fetched for that.
 func backup(ctx context.Context, from string, f restoreFlags) (file string, keys []byte, done func(), err error) {
 	none := func() {}
 	if f.bucket.Bucket == "" && f.bucket.Endpoint == "" {
-		at := f.keys
-		if at == "" {
-			at = strings.TrimSuffix(from, ".db") + ".keys.age"
-		}
-		keys, err = os.ReadFile(at)
-		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w: the snapshot has no keys beside it; --keys names a file elsewhere", err)
-		}
+		keys, err = recovery.ReadKeys(cmp.Or(f.keys, snapshot.KeysOf(from)))
 		return from, keys, none, err
 	}
 	if f.keys != "" {

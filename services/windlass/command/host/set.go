@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/durable"
-	"github.com/windlass-dev/windlass/services/node-agent/pki"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -96,9 +94,6 @@ func addGateway(e *session.Env, dir, gateway string) error {
 	if err != nil {
 		return err
 	}
-	if err := pki.NewStore(c.Dir("node"), nil).AddGateway(at.String()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	known := c.Gateways()
 	if slices.Contains(known, at.String()) {
 		_, err := fmt.Fprintln(e.Out, "unchanged")
@@ -108,7 +103,6 @@ func addGateway(e *session.Env, dir, gateway string) error {
 	if err := durable.WriteFile(c.GatewaysFile(), []byte(text), 0o600); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(e.Out, "host %s knows gateway %s once its programs have been started again: "+
-		"systemctl stop windlass, then systemctl start windlass\n", c.Member.Name, at)
+	_, err = fmt.Fprintf(e.Out, "host %s knows gateway %s\n", c.Member.Name, at)
 	return err
 }
