@@ -621,10 +621,10 @@ func testPairs(t *testing.T, f *netFleet) {
 		for _, h := range []*host{first, third} {
 			f.until(began, h.name+" serves", h.serves)
 		}
-		// The second host's own member of etcd hears no leader, since the third goes on to follow the first. What it may not
+		// The second host's own member of etcd has no leader, since the third goes on to follow the first. What it may not
 		// do is to accept calls that it cannot answer.
 		code, err := second.readyz(t.Context())
-		t.Logf("  /readyz of %s, whose member of etcd hears no leader: %d, %v", second.name, code, err)
+		t.Logf("  /readyz of %s, whose member of etcd has no leader: %d, %v", second.name, code, err)
 		t.Logf("  longest time between two writes at the third: %.1f s", w.Gap().Seconds())
 		f.net.join(first, second)
 		f.until(time.Now(), second.name+" serves", second.serves)

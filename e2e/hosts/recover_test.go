@@ -65,7 +65,8 @@ func (f *fleet) backUp(h *host, key string) (file string) {
 	_, recipient, _ := strings.Cut(string(raw), "public key: ")
 	recipient, _, _ = strings.Cut(recipient, "\n")
 	at := filepath.Join(f.t.TempDir(), "snapshot.yaml")
-	text := "apiVersion: windlass.dev/v1\nkind: Snapshot\nmetadata: {name: all}\nspec: {keyRecipients: [" + recipient + "]}\n"
+	text := "apiVersion: windlass.dev/v1\nkind: Snapshot\nmetadata: {name: all}\nspec: {keyRecipients: [" + recipient +
+		"]}\n"
 	if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func (f *fleet) recoverFrom(t *testing.T, h *host) {
 		return ""
 	})
 	_, others, _ := strings.Cut(strings.TrimSpace(out), "confirm it with --without ")
-	if out, code := h.here("quorum", "recover", "--without", others); code == 0 || !strings.Contains(out, "nothing was changed") {
+	if out, code := h.here("quorum", "recover", "--without", others); code == 0 ||
+		!strings.Contains(out, "nothing was changed") {
 		t.Fatalf("recover without --yes: exit code %d\n%s", code, out)
 	}
 	if out, code := h.here("quorum", "recover", "--yes", "--without", strings.Split(others, ",")[0]); code == 0 {
@@ -205,7 +207,8 @@ func (h *host) lacksVoters(n int) string {
 func (h *host) put(name, value string) {
 	h.t.Helper()
 	file := filepath.Join(h.t.TempDir(), "value.yaml")
-	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\ndata: {value: " + value + "}\n"
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: default}\ndata: {value: " + value +
+		"}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		h.t.Fatal(err)
 	}

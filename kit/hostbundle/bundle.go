@@ -27,8 +27,8 @@ import (
 // Settings is the file with the settings of a host, in its directory.
 const Settings = "host.json"
 
-// PKI is the directory of the authorities, below that of a host.
-const PKI = "pki"
+// pkiDir is the directory of the authorities, below that of a host.
+const pkiDir = "pki"
 
 // maxSize is how many bytes the files of a bundle may have together: one for a host that joins is kept in etcd, in one
 // record, which may have 1 MiB when it is encrypted.
@@ -36,10 +36,10 @@ const maxSize = 1000 << 10
 
 // Lock keeps others from the authorities of a host until unlock is called. dir is the host's.
 func Lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Join(dir, PKI), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, pkiDir), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, PKI, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, pkiDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +93,11 @@ func Pack(dir string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// hasShared reports whether a directory below a host's, or that itself, may have files of a bundle: the data of pods and
-// of etcd is not walked.
+// hasShared reports whether a directory below a host's, or that itself, may have files of a bundle: the data of pods
+// and of etcd is not walked.
 func hasShared(name string) bool {
 	parts := strings.Split(name, "/")
-	return name == "." || parts[0] == PKI || parts[0] == "release" ||
+	return name == "." || parts[0] == pkiDir || parts[0] == "release" ||
 		parts[0] == "services" && (len(parts) <= 2 || len(parts) == 3 && parts[2] == "tls")
 }
 
@@ -107,7 +107,7 @@ func shared(name string) bool {
 	switch parts[0] {
 	case "policy.yaml":
 		return len(parts) == 1
-	case PKI:
+	case pkiDir:
 		// The rest is of this host: the lock, and the audit log of what was issued here.
 		return len(parts) == 2 && (slices.Contains([]string{".crt", ".key", ".json"}, path.Ext(name)) ||
 			parts[1] == "record-keys-made")
@@ -156,7 +156,7 @@ func Unpack(bundle []byte) (map[string][]byte, error) {
 func complete(files map[string][]byte) error {
 	want := []string{Settings, "policy.yaml"}
 	for _, name := range topology.Authorities() {
-		want = append(want, PKI+"/"+name+"-ca.crt", PKI+"/"+name+"-ca.key")
+		want = append(want, pkiDir+"/"+name+"-ca.crt", pkiDir+"/"+name+"-ca.key")
 	}
 	for _, s := range topology.AllServices() {
 		if s.Seals {

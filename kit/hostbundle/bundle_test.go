@@ -158,7 +158,8 @@ func TestRecipients(t *testing.T) {
 		t.Error(err)
 	}
 	for _, text := range []string{
-		"", "age1", recipient + "\n" + recipient, recipient + " x", "#x", strings.ToUpper(recipient) + "1", "ssh-ed25519 AAAA",
+		"", "age1", recipient + "\n" + recipient, recipient + " x", "#x", strings.ToUpper(recipient) + "1",
+		"ssh-ed25519 AAAA",
 	} {
 		if CheckRecipient(text) == nil {
 			t.Errorf("%q is taken", text)
@@ -168,6 +169,6 @@ func TestRecipients(t *testing.T) {
 		t.Errorf("a private key: %v", err)
 	}
 	if _, err := Seal(nil, nil); err == nil {
-		t.Error("sealed to nobody")
+		t.Error("sealed to no recipient")
 	}
 }

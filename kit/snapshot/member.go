@@ -149,7 +149,7 @@ func (c *Copy) apply(data []byte) error {
 	return nil
 }
 
-// list notes a member. A change of a member does not say its name, which it tells itself when it starts.
+// list notes a member. A change of a member does not say its name, which it reports itself when it starts.
 func (c *Copy) list(id uint64, name string, learner bool) {
 	if !c.Removed[id] {
 		c.Members[id] = Listed{Name: cmp.Or(name, c.Members[id].Name), Learner: learner}

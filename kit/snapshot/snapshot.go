@@ -232,8 +232,9 @@ func (d Directory) Keys(info Info) ([]byte, error) {
 }
 
 // Write stores what fetch writes as the snapshot that info names, with keys beside it unless they are nil, and returns
-// info with what was found in it. If fetch, the disk or the check fails, nothing is left of it. Parts of earlier snapshots that were cut off are removed first.
-// The error wraps fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
+// info with what was found in it. If fetch, the disk or the check fails, nothing is left of it. Parts of earlier
+// snapshots that were cut off are removed first. The error wraps fs.ErrExist if there is a complete snapshot of that
+// name, which stays as it is.
 func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(context.Context, io.Writer) error,
 ) (Info, error) {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {

@@ -520,7 +520,8 @@ func TestKeysAreKeptBesideASnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Keys(info); err != nil || string(got) != "sealed" || !slices.Equal(info.SealedKeys.Recipients, keys.Recipients) {
+	if got, err := d.Keys(info); err != nil || string(got) != "sealed" || !slices.Equal(info.SealedKeys.Recipients,
+		keys.Recipients) {
 		t.Errorf("Keys = %q, %v; %+v", got, err, info.SealedKeys)
 	}
 	if err := os.WriteFile(d.KeysFile("s"), []byte("SEALED"), 0o600); err != nil {

@@ -33,13 +33,15 @@ type Tables struct {
 	Schedules *resource.Table[*etcdv1.SnapshotSchedule]
 }
 
-// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys of
-// the control plane beside them.
+// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys
+// of the control plane beside them.
 func New(st *store.Store, validator protovalidate.Validator, hasKeys bool, log *slog.Logger) *Tables {
 	return &Tables{
 		Snapshots: resource.NewTable(st, validator, resource.Config[*etcdv1.Snapshot]{
 			Finalizers: []string{plan.SnapshotFinalizer}, ValidateUpdate: keepsSpec, Admit: admitSnapshot, Log: log,
-			Validate: func(s *etcdv1.Snapshot) []object.Fault { return recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys) },
+			Validate: func(s *etcdv1.Snapshot) []object.Fault {
+				return recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys)
+			},
 		}),
 		Schedules: resource.NewTable(st, validator, resource.Config[*etcdv1.SnapshotSchedule]{
 			Validate: func(s *etcdv1.SnapshotSchedule) []object.Fault {

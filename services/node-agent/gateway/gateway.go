@@ -102,7 +102,7 @@ func (c *Conn) SetEndpoints(endpoints []string) error {
 	return nil
 }
 
-// followEvery is how often a file of gateways is looked at.
+// followEvery is how often a file of gateways is checked.
 const followEvery = time.Second
 
 // FollowFile replaces the gateways by those that endpoints returns whenever a file has changed, until ctx ends. Without

@@ -101,7 +101,7 @@ func (s *Store) gatewaysNow() ([]string, error) {
 		return nil, nil
 	}
 	raw, err := os.ReadFile(s.gatewaysFile)
-	if errors.Is(err, fs.ErrNotExist) { // nobody knows any yet
+	if errors.Is(err, fs.ErrNotExist) { // none is known yet
 		return nil, nil
 	}
 	if err != nil {

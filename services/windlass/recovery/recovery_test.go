@@ -224,7 +224,7 @@ func hostFiles(t *testing.T) (c *cluster.Cluster, data string) {
 		t.Fatal(err)
 	}
 	for path, content := range map[string]string{
-		c.Dir("node", "etcd", "member.json"):      `{"name": "machine-2"}`,
+		c.Dir("node", "etcd", "member.json"):       `{"name": "machine-2"}`,
 		c.Service("etcd-guardian", "cluster.json"): "{}", c.Service("scheduler", "endpoints"): "https://127.0.0.1:2379\n",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -134,7 +134,10 @@ func dataDirs(c *cluster.Cluster) ([]memberDir, error) {
 		return out, nil
 	}
 	// The machine of a host has its member below the host's directory, and the record has the member's name.
-	own := memberDir{name: c.Member.Name, data: c.Dir("node", "etcd", "data"), record: c.Dir("node", "etcd", "member.json")}
+	own := memberDir{
+		name: c.Member.Name, data: c.Dir("node", "etcd", "data"),
+		record: c.Dir("node", "etcd", "member.json"),
+	}
 	raw, err := os.ReadFile(own.record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return append(out, own), nil

@@ -31,7 +31,9 @@ type others struct {
 	conns   map[string]*grpc.ClientConn
 }
 
-func newOthers(c *cluster.Cluster) *others { return &others{cluster: c, conns: map[string]*grpc.ClientConn{}} }
+func newOthers(c *cluster.Cluster) *others {
+	return &others{cluster: c, conns: map[string]*grpc.ClientConn{}}
+}
 
 func (o *others) close() {
 	for _, conn := range o.conns {

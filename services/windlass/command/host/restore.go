@@ -33,7 +33,8 @@ a backup is root of the cluster.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return makeRecoveryKey(e, output) },
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write, which must not exist (default: the standard output)")
+	cmd.Flags().StringVarP(&output, "output", "o", "",
+		"file to write, which must not exist (default: the standard output)")
 	return cmd
 }
 
@@ -75,7 +76,7 @@ does that.
 
 Do not use it while a control-plane host of the cluster runs: this would be a second cluster. What was written after the
 snapshot is lost. The hosts of before are Lost in the restored inventory until they come back or are removed. One that
-comes back must be told of this host first: ` + "`windlass host set --gateway ADDRESS:6443`" + `. A control-plane host then moves its
+comes back has to know this host first: ` + "`windlass host set --gateway ADDRESS:6443`" + `. A control-plane host then moves its
 data of etcd aside and joins.`,
 		Example: `  windlass host restore nightly-202611300300.db --recovery-key recovery.key --address 192.0.2.9
   windlass host restore nightly-202611300300 --s3-endpoint https://s3.example.com --s3-bucket backups \

@@ -24,7 +24,7 @@ func newSet(e *session.Env) *cobra.Command {
 has been started again, which restarts the programs whose flags change. Use the command on each control-plane host; one
 that joins has the flags of the host that made its token.
 
---gateway tells this host, also a worker, of another gateway of its cluster. Hosts learn of gateways by themselves, but
+--gateway makes another gateway of its cluster known to this host, also to a worker. Hosts learn of gateways by themselves, but
 not while none that they know runs: as of one that ` + "`windlass host restore`" + ` made at a new address.`,
 		Example: `  windlass host set etcd-guardian.s3-endpoint=https://s3.example.com etcd-guardian.s3-bucket=backups
   systemctl restart windlass
@@ -79,7 +79,9 @@ func set(e *session.Env, dir string, given, unset []string) error {
 	if err := c.Save(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(e.Out, "host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
+	_,
+		err = fmt.Fprintf(e.Out,
+		"host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
 		c.Member.Name, dirOption(dir))
 	return err
 }

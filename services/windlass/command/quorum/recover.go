@@ -152,8 +152,9 @@ func startCommand(c *cluster.Cluster) string {
 	return "windlass host run"
 }
 
-// confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a second
-// one beside this one, and no command can tell a host that is off from one that is cut off.
+// confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a
+// second one beside this one, and no command can distinguish a host that is off from one that is cut
+// off.
 func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 	if c.Member == nil {
 		if len(f.without) > 0 {
@@ -177,7 +178,8 @@ func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 	if slices.Equal(slices.Compact(named), elsewhere) {
 		return nil
 	}
-	return fmt.Errorf("the voters on other hosts must be off, or a second cluster would run there: confirm it with --without %s",
+	return fmt.Errorf(
+		"the voters on other hosts must be off, or a second cluster would run there: confirm it with --without %s",
 		strings.Join(elsewhere, ","))
 }
 
@@ -235,8 +237,9 @@ func showSurvey(w io.Writer, c *cluster.Cluster, s recovery.Survey, survivor rec
 	}
 	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", d.LastIndex)
 	if c.Member != nil && len(missing) > 1 {
-		fmt.Fprint(w, "Another host may have more: run this command on each that has its data, and recover where the last term is\n"+
-			"the highest, and of these where the last entry is.\n\n")
+		fmt.Fprint(w,
+			"Another host may have more: run this command on each that has its data, and recover where the last term is\n"+
+				"the highest, and of these where the last entry is.\n\n")
 	}
 	return nil
 }
@@ -300,10 +303,12 @@ func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFl
 func done(w io.Writer, c *cluster.Cluster, aside string) error {
 	fmt.Fprintf(w, "etcd of cluster %q has one member now; the old data is in %s\n", c.Name, aside)
 	if c.Member != nil {
-		_, err := fmt.Fprintf(w, "start this host with `%s`; hosts that come back join by themselves, without their old data\n",
+		_,
+			err := fmt.Fprintf(w, "start this host with `%s`; hosts that come back join by themselves, without their old data\n",
 			startCommand(c))
 		return err
 	}
-	_, err := fmt.Fprintf(w, "start the cluster with `%s`; the control-plane machines join by themselves\n", startCommand(c))
+	_, err := fmt.Fprintf(w, "start the cluster with `%s`; the control-plane machines join by themselves\n",
+		startCommand(c))
 	return err
 }
