@@ -130,7 +130,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Recovered: cfg.recovered, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Log)
+	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Policy, p.Log)
 	p.Metrics.MustRegister(metrics.New(func() *etcdv1.Quorum {
 		o, _ := c.Last()
 		return o.Quorum
