@@ -193,6 +193,15 @@ func (d Directory) info(name string) string { return filepath.Join(d.path, name+
 // Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none of that name,
 // and ErrBroken if the description cannot be read or is not that of the file.
 func (d Directory) Info(name string) (Info, error) {
+	info, err := d.described(name)
+	if err == nil && info.SealedKeys != nil {
+		_, err = d.Keys(info)
+	}
+	return info, err
+}
+
+// described is Info without the keys beside the snapshot.
+func (d Directory) described(name string) (Info, error) {
 	info, err := readInfo(d.info(name))
 	if err != nil {
 		return Info{}, err
@@ -205,9 +214,6 @@ func (d Directory) Info(name string) (Info, error) {
 		err = fmt.Errorf("%w: %s has %d bytes, and had %d when it was checked", ErrBroken, d.File(name), stat.Size(),
 			info.SizeBytes)
 	}
-	if err == nil && info.SealedKeys != nil {
-		_, err = d.Keys(info)
-	}
 	return info, err
 }
 
@@ -218,6 +224,9 @@ func (d Directory) Keys(info Info) ([]byte, error) {
 		return nil, fmt.Errorf("snapshot %s has no keys beside it", info.Name)
 	}
 	stat, err := os.Lstat(d.KeysFile(info.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is gone", ErrBroken, d.KeysFile(info.Name))
+	}
 	if err == nil && (!stat.Mode().IsRegular() || stat.Size() != info.SealedKeys.SizeBytes) {
 		err = fmt.Errorf("%w: %s is not the file that was written", ErrBroken, d.KeysFile(info.Name))
 	}
@@ -240,7 +249,7 @@ func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return Info{}, err
 	}
-	if had, err := d.Info(info.Name); err == nil {
+	if had, err := d.described(info.Name); err == nil { // also if its keys are gone
 		return Info{}, exists(had)
 	}
 	if err := d.clean(); err != nil {
@@ -261,6 +270,9 @@ func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(
 	found.SealedKeys = keys.describe()
 	if keys != nil {
 		err = durable.WriteFile(d.KeysFile(info.Name), keys.Sealed, 0o600)
+		if err == nil {
+			_, err = d.Keys(found)
+		}
 	}
 	if err == nil {
 		err = d.describe(found)

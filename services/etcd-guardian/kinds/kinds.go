@@ -35,8 +35,8 @@ type Tables struct {
 	Schedules *resource.Table[*etcdv1.SnapshotSchedule]
 }
 
-// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys of
-// the control plane beside them; policy says who may ask for that.
+// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys
+// of the control plane beside them; policy says who may ask for that.
 func New(st *store.Store, validator protovalidate.Validator, hasKeys bool, policy *identity.Policy, log *slog.Logger,
 ) *Tables {
 	return &Tables{

@@ -181,6 +181,13 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 		Work: snapshot.NewDirectory(cfg.in("snapshots-upload")), Events: recorder, Now: time.Now, Log: p.Log,
 	}
 	if cfg.bucket.Endpoint != "" {
+		// On a host this is no reason not to run: the file may not be there yet when the host joins or is restored, and
+		// without a guardian there is no etcd. Each snapshot says what is wrong.
+		if file := cfg.bucket.CredentialsFile; file != "" && cfg.hostDir == "" {
+			if _, err := os.Stat(file); err != nil {
+				return nil, fmt.Errorf("--s3-credentials: %w", err)
+			}
+		}
 		bucket, err := snapshot.NewS3(cfg.bucket)
 		if err != nil {
 			return nil, fmt.Errorf("--s3-endpoint, --s3-bucket and --s3-credentials: %w", err)
@@ -188,7 +195,7 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 		out.Bucket = bucket
 	}
 	if cfg.hostDir != "" {
-		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir) }
+		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir, hostbundle.ForBackup) }
 	}
 	p.Tables.Add(tables.Snapshots, &etcdv1.SnapshotService_ServiceDesc, nil)
 	p.Tables.Add(tables.Schedules, &etcdv1.SnapshotScheduleService_ServiceDesc, nil)

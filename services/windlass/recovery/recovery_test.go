@@ -331,11 +331,11 @@ func TestAHostSetsTheDataOfTheClusterBeforeAside(t *testing.T) {
 		Endpoints: []string{"https://127.0.0.3:2379"},
 	}
 	for _, q := range []*etcdv1.Quorum{nil, {}, {RecoveryTime: timestamppb.New(time.Time{})}} {
-		if recovery.IsLater(c, q) {
+		if recovery.IsLater(c.Member.Recovered, q) {
 			t.Errorf("%v is later", q)
 		}
 	}
-	if !recovery.IsLater(c, there) {
+	if !recovery.IsLater(c.Member.Recovered, there) {
 		t.Fatal("it is not later")
 	}
 	for _, url := range []string{"", "https://127.0.0.2:2389"} {
@@ -369,7 +369,7 @@ func TestAHostSetsTheDataOfTheClusterBeforeAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if written.Member.First != "127.0.0.3" || recovery.IsLater(written, there) {
+	if written.Member.First != "127.0.0.3" || recovery.IsLater(written.Member.Recovered, there) {
 		t.Errorf("the settings: %+v", written.Member)
 	}
 }

@@ -101,7 +101,7 @@ func (s *Survey) complete() {
 		}
 	}
 	s.Members = slices.DeleteFunc(s.Members, func(m Member) bool {
-		return slices.ContainsFunc(copies, func(c *snapshot.Copy) bool { return c.Removed[m.ID] })
+		return m.Copy == nil && slices.ContainsFunc(copies, func(c *snapshot.Copy) bool { return c.Removed[m.ID] })
 	})
 }
 

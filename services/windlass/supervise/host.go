@@ -124,7 +124,13 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
-			log.InfoContext(ctx, "this host is not registered yet", "error", err)
+			level, message := slog.LevelInfo, "this host is not registered yet"
+			if status.Code(err) == codes.AlreadyExists {
+				level = slog.LevelError
+				message = "the inventory has another host of this name or address, with another zone, address or roles: remove " +
+					"that one with `windlass host remove`"
+			}
+			log.Log(ctx, level, message, "error", err)
 		}
 	}
 }
@@ -161,8 +167,7 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	if err := createControlPlane(ctx, conn); err != nil {
 		return err
 	}
-	c.Member.Registered = true
-	err = c.Save()
+	_, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) { s.Member.Registered = true })
 	c.Member.Registered = err == nil
 	return err
 }

@@ -141,6 +141,10 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	fmt.Fprintf(e.Out, "snapshot   %s: %d keys at revision %d, hash %s\n", from, info.Keys, info.Revision, info.Hash)
 	aside := ""
 	c, err := cluster.RestoreHost(f.dir, m, bundle, func(c *cluster.Cluster) (err error) {
+		// What an earlier call prepared that was cut off: without settings nothing has used it.
+		if err := recovery.Discard(c); err != nil {
+			return err
+		}
 		aside, err = recovery.FromSnapshot(c, file, time.Now())
 		return err
 	})
@@ -179,13 +183,20 @@ func backup(ctx context.Context, from string, f restoreFlags) (file string, keys
 	if keys, err = bucket.Keys(ctx, info); err != nil {
 		return "", nil, none, err
 	}
-	work, err := os.MkdirTemp("", "windlass-restore")
-	if err != nil {
+	work := filepath.Join(f.dir, "restore") // as large as etcd, so not where files are temporary
+	if err := os.RemoveAll(work); err != nil {
+		return "", nil, none, err
+	}
+	if err := durable.MkdirAll(work, 0o700); err != nil {
 		return "", nil, none, err
 	}
 	done = func() { _ = os.RemoveAll(work) }
 	file = filepath.Join(work, "snapshot.db")
-	if err := fetch(ctx, bucket, info.Name, file); err != nil {
+	err = fetch(ctx, bucket, info.Name, file)
+	if err == nil {
+		err = checkFetched(file, info)
+	}
+	if err != nil {
 		done()
 		return "", nil, none, err
 	}
@@ -198,4 +209,13 @@ func fetch(ctx context.Context, bucket *snapshot.S3, name, file string) error {
 		return err
 	}
 	return errors.Join(bucket.Fetch(ctx, name, out), out.Close())
+}
+
+// checkFetched returns an error unless a file is the database that a description names.
+func checkFetched(file string, want snapshot.Info) error {
+	got, err := snapshot.Verify(file)
+	if err == nil && got.SHA256 != want.SHA256 {
+		err = fmt.Errorf("%w: the bucket has another database for snapshot %s", snapshot.ErrBroken, want.Name)
+	}
+	return err
 }

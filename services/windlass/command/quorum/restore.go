@@ -211,7 +211,8 @@ func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string)
 		return err
 	}
 	if recovery.Unfinished(c) {
-		return finish(ctx, e, c, f)
+		return errors.New(
+			"an earlier recovery or restore was interrupted: finish it with `windlass quorum recover --yes` first")
 	}
 	file, err := snapshotFile(e, args)
 	if err != nil {
@@ -242,10 +243,15 @@ func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string)
 	if !f.yes {
 		return errors.New("nothing was changed: add --yes to restore")
 	}
-	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	if err := recovery.CheckSpace(c, info.SizeBytes); err != nil {
 		return err
 	}
+	p := progress.New(e.Out)
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if s, err = recovery.Look(c); err != nil { // of a member that runs not all is known
 		return err
 	}
