@@ -15,7 +15,7 @@ func TestTourOfHosts(t *testing.T) {
 	if os.Getenv("WINDLASS_TOUR") == "" {
 		t.Skip("the tour is `make tour-hosts`")
 	}
-	hosts := fleet(t, 4, present)
+	hosts := fleet(t, 4, present, next)
 	s := &story{t: t, began: time.Now()}
 	s.begins(hosts[:3])
 	s.runsPods(hosts[0])
@@ -212,15 +212,16 @@ func (s *story) losesAHost(hosts []*host) {
 func (s *story) updates(hosts []*host) {
 	first := hosts[0]
 	s.chapter("A release updates all programs, host by host")
+	s.run(first, "dpkg-deb --extract /packages/windlass_"+next+"_*.deb /root/next")
 	const dir = "/var/lib/windlass/release/"
-	image := first.must("windlass", "adm", "release", "new", "--from-dir", dir+"source/1.0.0", "--version", "1.1.0",
-		"--previous", "1.0.0", "--to", dir+"images", "--executable", "/usr/bin/windlass", "--signing-key",
-		dir+"signing-key.asc", "--signature-store", dir+"signatures", "-o", "name")
+	image := s.run(first, "windlass adm release new --from-dir "+dir+"source/1.0.0 --version 1.1.0 --previous 1.0.0 "+
+		"--executable /root/next/usr/bin/windlass --to "+dir+"images --signing-key "+dir+"signing-key.asc "+
+		"--signature-store "+dir+"signatures -o name")
 	s.run(first, "windlass adm upgrade --to-image "+image+" --allow-explicit-upgrade")
 	s.until(first, "windlass get programs", "1 of 3 hosts")
-	s.until(first, "windlass adm upgrade history", "1.1.0", "Completed  ")
-	s.until(first, "windlass get clusterversion", "1.1.0", "Cluster version is 1.1.0")
+	s.until(first, "windlass get clusterversion", "Cluster version is 1.1.0")
 	s.run(first, "windlass get programs")
+	s.run(first, "windlass adm upgrade history")
 }
 
 // losesAll removes all hosts of a cluster, which goes on from a backup on a fresh one.
@@ -251,6 +252,12 @@ func (s *story) losesAll(hosts []*host, fresh *host, backup string) {
 	s.run(fresh, "systemctl enable --now windlass")
 	s.until(fresh, "windlass get deployment hello", "hello")
 	s.until(fresh, "windlass host ls", "Available")
-	s.until(fresh, "windlass host ls", "Lost")
+	list := s.until(fresh, "windlass host ls", "Lost")
 	s.run(fresh, "windlass quorum")
+	machine := strings.Fields(list[strings.Index(list, "\nh1 "):])[4]
+	s.run(fresh, "windlass delete machine "+machine+" --namespace openshift-machine-api --wait=false")
+	s.run(fresh, "windlass host fence h1 --reason 'it burnt'")
+	s.until(fresh, "windlass host ls", "h4     InUse")
+	s.until(fresh, "windlass quorum", "Voters:    1 of 1 healthy", "main-master-")
+	s.run(fresh, "windlass host remove h1")
 }
