@@ -1,13 +1,16 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -15,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -37,6 +41,19 @@ type Copy struct {
 	// database open.
 	Revision int64
 	Written  time.Time // when its log was last written to
+	// Members are those of the cluster by its log and its database, by id. If another process has the database open, they
+	// are those whose addition is in the log.
+	Members map[uint64]Listed
+	// Removed are the members that the cluster does not have any more.
+	Removed map[uint64]bool
+	// Whole means that the database was read: no member is missing from Members.
+	Whole bool
+}
+
+// Listed is what a member's data says of a member of its cluster.
+type Listed struct {
+	Name    string // empty if it is not known
+	Learner bool
 }
 
 // After reports whether c has more of the log than o, as a voter compares logs in an election. Source: the Raft paper,
@@ -61,16 +78,16 @@ func Inspect(dataDir string) (Copy, error) {
 	if len(logs) == 0 {
 		return Copy{}, fmt.Errorf("%s: %w", dataDir, ErrNoData)
 	}
-	c := Copy{DataDir: dataDir}
+	c := Copy{DataDir: dataDir, Members: map[uint64]Listed{}, Removed: map[uint64]bool{}}
 	for _, log := range logs {
 		if st, err := os.Stat(log); err == nil && st.ModTime().After(c.Written) {
 			c.Written = st.ModTime()
 		}
 	}
+	c.readDatabase(filepath.Join(dataDir, "member", "snap", "db")) // before the log, which has what came after it
 	if err := c.readLog(walDir); err != nil {
 		return Copy{}, fmt.Errorf("%s: %w", dataDir, err)
 	}
-	c.Revision = revision(filepath.Join(dataDir, "member", "snap", "db"))
 	return c, nil
 }
 
@@ -98,7 +115,47 @@ func (c *Copy) readLog(walDir string) error {
 	if n := len(entries); n > 0 {
 		c.LastTerm, c.LastIndex = entries[n-1].GetTerm(), entries[n-1].GetIndex()
 	}
+	for _, e := range entries {
+		if e.GetType() != raftpb.EntryConfChange {
+			continue
+		}
+		if err := c.apply(e.GetData(), e.GetIndex() <= c.Commit); err != nil {
+			return fmt.Errorf("entry %d: %w", e.GetIndex(), err)
+		}
+	}
 	return nil
+}
+
+// apply takes a change of the members into account. The database may have it already: ids are never given again, so the
+// last change of a member in the log is what counts. A removal that is not agreed on may never come about.
+func (c *Copy) apply(data []byte, agreed bool) error {
+	var change raftpb.ConfChange
+	if err := proto.Unmarshal(data, &change); err != nil {
+		return err
+	}
+	id := change.GetNodeId()
+	if change.GetType() == raftpb.ConfChangeRemoveNode {
+		if agreed {
+			delete(c.Members, id)
+			c.Removed[id] = true
+		}
+		return nil
+	}
+	var is membership.ConfigChangeContext
+	if b := change.GetContext(); len(b) > 0 {
+		if err := json.Unmarshal(b, &is); err != nil {
+			return err
+		}
+	}
+	c.list(id, is.Name, change.GetType() == raftpb.ConfChangeAddLearnerNode)
+	return nil
+}
+
+// list notes a member. A change of a member does not say its name, which it reports itself when it starts.
+func (c *Copy) list(id uint64, name string, learner bool) {
+	if !c.Removed[id] {
+		c.Members[id] = Listed{Name: cmp.Or(name, c.Members[id].Name), Learner: learner}
+	}
 }
 
 // begin returns the newest snapshot of a log, after which its entries count.
@@ -176,27 +233,49 @@ func agreeable(entries []*raftpb.Entry, commit, self uint64) uint64 {
 	return last
 }
 
-// revision returns the newest revision in a database, 0 if it cannot be read now.
-func revision(path string) int64 {
+// Buckets of etcd's database.
+const (
+	membersBucket = "members"         // by id, in hexadecimal
+	removedBucket = "members_removed" // the same
+)
+
+// readDatabase reads the newest revision and the members from a database, if that can be read now.
+func (c *Copy) readDatabase(path string) {
 	const patience = 100 * time.Millisecond // for the lock of a member that runs
 	db, err := bolt.Open(path, 0o400, &bolt.Options{ReadOnly: true, Timeout: patience})
 	if err != nil {
-		return 0
+		return
 	}
 	defer db.Close()
-	var newest int64
-	err = db.View(func(tx *bolt.Tx) error {
+	c.Whole = db.View(func(tx *bolt.Tx) error {
 		if b := tx.Bucket([]byte(keyBucket)); b != nil {
 			if k, _ := b.Cursor().Last(); k != nil {
-				newest = mvcc.BytesToRev(k).Main
+				c.Revision = mvcc.BytesToRev(k).Main
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		return 0
-	}
-	return newest
+		if b := tx.Bucket([]byte(removedBucket)); b != nil {
+			err := b.ForEach(func(k, _ []byte) error {
+				id, err := strconv.ParseUint(string(k), 16, 64)
+				c.Removed[id] = true
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		b := tx.Bucket([]byte(membersBucket))
+		if b == nil {
+			return errors.New("no members")
+		}
+		return b.ForEach(func(_, v []byte) error {
+			var m membership.Member
+			if err := json.Unmarshal(v, &m); err != nil {
+				return err
+			}
+			c.list(uint64(m.ID), m.Name, m.IsLearner)
+			return nil
+		})
+	}) == nil
 }
 
 // Extract writes the database of a member that does not run to a file, with everything in its log. It works on a copy

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -33,7 +32,8 @@ type S3Config struct {
 	CredentialsFile string
 }
 
-// S3 stores snapshots by the S3 protocol, each as the objects PREFIX/NAME.db and PREFIX/NAME.json.
+// S3 stores snapshots by the S3 protocol, each as the objects PREFIX/NAME.db and PREFIX/NAME.json, and
+// PREFIX/NAME.keys.age if there are keys.
 type S3 struct {
 	cfg    S3Config
 	client *minio.Client
@@ -50,10 +50,7 @@ func NewS3(cfg S3Config) (*S3, error) {
 		return nil, errors.New("a bucket is required")
 	}
 	keys := credentials.NewEnvAWS()
-	if cfg.CredentialsFile != "" {
-		if _, err := os.Stat(cfg.CredentialsFile); err != nil {
-			return nil, fmt.Errorf("credentials: %w", err)
-		}
+	if cfg.CredentialsFile != "" { // it is read when it is used
 		keys = credentials.NewFileAWSCredentials(cfg.CredentialsFile, "default")
 	}
 	client, err := minio.New(u.Host, &minio.Options{
@@ -72,10 +69,11 @@ func (s *S3) Location(name string) string {
 
 func (s *S3) key(file string) string { return path.Join(s.cfg.Prefix, file) }
 
-// Upload stores the checked snapshot in a file. It reads the object back and compares its hash before it writes the
+// Upload stores the checked snapshot in a file, with keys beside it unless they are nil. It reads the objects back and
+// compares their hashes before it writes the
 // description by which the snapshot counts as complete. After a failure nothing of it counts. The error wraps
 // fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
-func (s *S3) Upload(ctx context.Context, file string, info Info) (Info, error) {
+func (s *S3) Upload(ctx context.Context, file string, keys *Keys, info Info) (Info, error) {
 	key := s.key(info.Name + fileSuffix)
 	if had, err := s.Info(ctx, info.Name); err == nil {
 		return Info{}, exists(had)
@@ -94,17 +92,59 @@ func (s *S3) Upload(ctx context.Context, file string, info Info) (Info, error) {
 	if err := s.compare(ctx, key, info); err != nil {
 		return Info{}, errors.Join(err, s.discard(ctx, info.Name))
 	}
+	if info.SealedKeys = keys.describe(); keys != nil {
+		if err := s.storeKeys(ctx, keys, info); err != nil {
+			return Info{}, errors.Join(err, s.discard(ctx, info.Name))
+		}
+	}
 	info.VerifyTime = time.Now().UTC().Truncate(time.Second)
 	b, err := json.Marshal(info)
 	if err != nil {
 		return Info{}, err
 	}
-	_, err = s.client.PutObject(ctx, s.cfg.Bucket, s.key(info.Name+infoSuffix), bytes.NewReader(b), int64(len(b)),
-		minio.PutObjectOptions{ContentType: "application/json"})
-	if err != nil {
+	if err := s.put(ctx, info.Name+infoSuffix, "application/json", b); err != nil {
 		return Info{}, errors.Join(s.explain("describe "+info.Name, err), s.discard(ctx, info.Name))
 	}
 	return info, nil
+}
+
+// storeKeys stores the keys beside a snapshot, and reads them back.
+func (s *S3) storeKeys(ctx context.Context, keys *Keys, info Info) error {
+	if err := s.put(ctx, info.Name+keysSuffix, "application/octet-stream", keys.Sealed); err != nil {
+		return s.explain("write the keys of "+info.Name, err)
+	}
+	_, err := s.Keys(ctx, info)
+	return err
+}
+
+func (s *S3) put(ctx context.Context, file, contentType string, content []byte) error {
+	_, err := s.client.PutObject(ctx, s.cfg.Bucket, s.key(file), bytes.NewReader(content), int64(len(content)),
+		minio.PutObjectOptions{ContentType: contentType})
+	return err
+}
+
+// maxKeys is how many bytes the keys beside a snapshot may have: more than a host packs for a backup.
+const maxKeys = 128 << 20
+
+// Keys returns the encrypted keys beside a snapshot. The error wraps ErrBroken if they are not those that its
+// description names.
+func (s *S3) Keys(ctx context.Context, info Info) ([]byte, error) {
+	if info.SealedKeys == nil {
+		return nil, fmt.Errorf("snapshot %s has no keys beside it", info.Name)
+	}
+	if n := info.SealedKeys.SizeBytes; n < 0 || n > maxKeys {
+		return nil, fmt.Errorf("%w: the keys beside %s are said to have %d bytes", ErrBroken, info.Name, n)
+	}
+	o, err := s.client.GetObject(ctx, s.cfg.Bucket, s.key(info.Name+keysSuffix), minio.GetObjectOptions{})
+	if err != nil {
+		return nil, s.explain("read the keys of "+info.Name, err)
+	}
+	defer o.Close()
+	sealed, err := io.ReadAll(io.LimitReader(o, info.SealedKeys.SizeBytes+1))
+	if err != nil {
+		return nil, s.explain("read the keys of "+info.Name, err)
+	}
+	return sealed, info.SealedKeys.check(info.Name, sealed)
 }
 
 // discard removes what was stored of a snapshot, also after ctx has ended.
@@ -167,7 +207,11 @@ func (s *S3) List(ctx context.Context) ([]Info, error) {
 
 // Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none.
 func (s *S3) Info(ctx context.Context, name string) (Info, error) {
-	return s.info(ctx, s.key(name+infoSuffix))
+	info, err := s.info(ctx, s.key(name+infoSuffix))
+	if err == nil && info.Name != name {
+		err = fmt.Errorf("%w: %s describes snapshot %q", ErrBroken, s.key(name+infoSuffix), info.Name)
+	}
+	return info, err
 }
 
 func (s *S3) info(ctx context.Context, key string) (Info, error) {
@@ -210,14 +254,18 @@ func (s *S3) Remove(ctx context.Context, name string) error {
 	if err := s.remove(ctx, name, infoSuffix); err != nil {
 		return err
 	}
-	return s.remove(ctx, name, fileSuffix)
+	return s.removeContent(ctx, name)
+}
+
+func (s *S3) removeContent(ctx context.Context, name string) error {
+	return errors.Join(s.remove(ctx, name, keysSuffix), s.remove(ctx, name, fileSuffix))
 }
 
 // Discard removes what a process left that ended while it wrote a snapshot. A complete one stays.
 func (s *S3) Discard(ctx context.Context, name string) error {
 	_, err := s.Info(ctx, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.remove(ctx, name, fileSuffix)
+		return s.removeContent(ctx, name)
 	}
 	return err
 }

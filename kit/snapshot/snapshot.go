@@ -28,6 +28,7 @@ import (
 const (
 	fileSuffix    = ".db"
 	infoSuffix    = ".json"
+	keysSuffix    = ".keys.age"
 	partialSuffix = ".partial" // of a file that is being written
 
 	sector = 512 // bytes: etcd's database is a multiple of it, and a snapshot ends with a hash after that
@@ -49,6 +50,39 @@ type Info struct {
 	EtcdVersion string    `json:"etcdVersion,omitempty"`
 	ClusterID   string    `json:"clusterID,omitempty"`
 	Member      string    `json:"member,omitempty"` // that it was taken from
+	// SealedKeys describes the keys of the control plane beside it; nil: there are none.
+	SealedKeys *SealedKeys `json:"sealedKeys,omitempty"`
+}
+
+// SealedKeys describes the encrypted keys of a control plane beside a snapshot, with which it can be restored on hosts
+// that have none (package hostbundle).
+type SealedKeys struct {
+	Recipients []string `json:"recipients"` // who can open them
+	SizeBytes  int64    `json:"sizeBytes,string"`
+	SHA256     string   `json:"sha256"`
+}
+
+// Keys are encrypted keys and who can open them.
+type Keys struct {
+	Sealed     []byte
+	Recipients []string
+}
+
+// describe returns the description of keys; nil of none.
+func (k *Keys) describe() *SealedKeys {
+	if k == nil {
+		return nil
+	}
+	sum := sha256.Sum256(k.Sealed)
+	return &SealedKeys{Recipients: k.Recipients, SizeBytes: int64(len(k.Sealed)), SHA256: hex.EncodeToString(sum[:])}
+}
+
+// check returns an error unless sealed are the keys that are described.
+func (k *SealedKeys) check(name string, sealed []byte) error {
+	if sum := sha256.Sum256(sealed); hex.EncodeToString(sum[:]) != k.SHA256 {
+		return fmt.Errorf("%w: the keys beside %s are not those that were stored", ErrBroken, name)
+	}
+	return nil
 }
 
 // Verify reads the whole snapshot in a file: it compares the hash that etcd appended, and opens the database and checks
@@ -137,7 +171,8 @@ func checksum(path string) (int64, []byte, error) {
 	return size, sum, nil
 }
 
-// Directory holds snapshots, each as NAME.db and NAME.json. Only one process may write to it at a time.
+// Directory holds snapshots, each as NAME.db and NAME.json, and NAME.keys.age if there are keys. Only one process may
+// write to it at a time.
 type Directory struct{ path string }
 
 // NewDirectory returns the snapshots in a directory, which need not exist yet.
@@ -146,12 +181,27 @@ func NewDirectory(path string) Directory { return Directory{path} }
 // File returns the path of a snapshot's database.
 func (d Directory) File(name string) string { return filepath.Join(d.path, name+fileSuffix) }
 
+// KeysFile returns the path of the encrypted keys beside a snapshot.
+func (d Directory) KeysFile(name string) string { return filepath.Join(d.path, name+keysSuffix) }
+
+// KeysOf returns the path of the encrypted keys beside a snapshot's file.
+func KeysOf(file string) string { return strings.TrimSuffix(file, fileSuffix) + keysSuffix }
+
 // info returns the path of a snapshot's description.
 func (d Directory) info(name string) string { return filepath.Join(d.path, name+infoSuffix) }
 
 // Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none of that name,
 // and ErrBroken if the description cannot be read or is not that of the file.
 func (d Directory) Info(name string) (Info, error) {
+	info, err := d.described(name)
+	if err == nil && info.SealedKeys != nil {
+		_, err = d.Keys(info)
+	}
+	return info, err
+}
+
+// described is Info without the keys beside the snapshot.
+func (d Directory) described(name string) (Info, error) {
 	info, err := readInfo(d.info(name))
 	if err != nil {
 		return Info{}, err
@@ -167,14 +217,39 @@ func (d Directory) Info(name string) (Info, error) {
 	return info, err
 }
 
-// Write stores what fetch writes as the snapshot that info names, and returns info with what was found in it. If fetch,
-// the disk or the check fails, nothing is left of it. Parts of earlier snapshots that were cut off are removed first.
-// The error wraps fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
-func (d Directory) Write(ctx context.Context, info Info, fetch func(context.Context, io.Writer) error) (Info, error) {
+// Keys returns the encrypted keys beside a snapshot. The error wraps ErrBroken if they are not those that its
+// description names.
+func (d Directory) Keys(info Info) ([]byte, error) {
+	if info.SealedKeys == nil {
+		return nil, fmt.Errorf("snapshot %s has no keys beside it", info.Name)
+	}
+	stat, err := os.Lstat(d.KeysFile(info.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is gone", ErrBroken, d.KeysFile(info.Name))
+	}
+	if err == nil && (!stat.Mode().IsRegular() || stat.Size() != info.SealedKeys.SizeBytes) {
+		err = fmt.Errorf("%w: %s is not the file that was written", ErrBroken, d.KeysFile(info.Name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := os.ReadFile(d.KeysFile(info.Name))
+	if err != nil {
+		return nil, err
+	}
+	return sealed, info.SealedKeys.check(info.Name, sealed)
+}
+
+// Write stores what fetch writes as the snapshot that info names, with keys beside it unless they are nil, and returns
+// info with what was found in it. If fetch, the disk or the check fails, nothing is left of it. Parts of earlier
+// snapshots that were cut off are removed first. The error wraps fs.ErrExist if there is a complete snapshot of that
+// name, which stays as it is.
+func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(context.Context, io.Writer) error,
+) (Info, error) {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return Info{}, err
 	}
-	if had, err := d.Info(info.Name); err == nil {
+	if had, err := d.described(info.Name); err == nil { // also if its keys are gone
 		return Info{}, exists(had)
 	}
 	if err := d.clean(); err != nil {
@@ -192,7 +267,17 @@ func (d Directory) Write(ctx context.Context, info Info, fetch func(context.Cont
 		return Info{}, errors.Join(err, removeFile(partial))
 	}
 	found.Name, found.Time, found.ClusterID, found.Member = info.Name, info.Time, info.ClusterID, info.Member
-	if err := d.describe(found); err != nil {
+	found.SealedKeys = keys.describe()
+	if keys != nil {
+		err = durable.WriteFile(d.KeysFile(info.Name), keys.Sealed, 0o600)
+		if err == nil {
+			_, err = d.Keys(found)
+		}
+	}
+	if err == nil {
+		err = d.describe(found)
+	}
+	if err != nil {
 		return Info{}, errors.Join(err, d.Remove(info.Name))
 	}
 	return found, nil
@@ -303,7 +388,7 @@ func (d Directory) Remove(name string) error {
 	if err := d.undescribe(name); err != nil {
 		return err
 	}
-	return removeFile(d.File(name))
+	return errors.Join(removeFile(d.KeysFile(name)), removeFile(d.File(name)))
 }
 
 // Discard removes what a process left that ended while it wrote a snapshot. A complete one stays.
@@ -311,7 +396,7 @@ func (d Directory) Discard(name string) error {
 	err := removeFile(d.File(name) + partialSuffix)
 	switch _, failed := os.Stat(d.info(name)); {
 	case errors.Is(failed, fs.ErrNotExist):
-		err = errors.Join(err, removeFile(d.File(name)))
+		err = errors.Join(err, removeFile(d.KeysFile(name)), removeFile(d.File(name)))
 	case failed != nil:
 		err = errors.Join(err, failed)
 	}

@@ -65,7 +65,7 @@ func TestADirectoryKeepsCheckedSnapshots(t *testing.T) {
 	d := snapshot.NewDirectory(filepath.Join(t.TempDir(), "snapshots"))
 	for i, name := range []string{"late", "early"} {
 		info, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when.Add(-time.Duration(i) * time.Hour)},
-			writing(data))
+			nil, writing(data))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestWhatIsNoWholeSnapshotLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			d := snapshot.NewDirectory(dir)
-			if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, fetch); err == nil {
+			if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, fetch); err == nil {
 				t.Error("it was accepted")
 			}
 			if left, _ := os.ReadDir(dir); len(left) != 0 {
@@ -136,7 +136,7 @@ func TestAPartOfAKilledProcessIsNoSnapshot(t *testing.T) {
 	if list, err := d.List(); err != nil || len(list) != 0 {
 		t.Errorf("List = %v, %v", list, err)
 	}
-	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, writing(data)); err != nil {
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, nil, writing(data)); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*.partial"))
@@ -170,19 +170,19 @@ func TestACompleteSnapshotIsNotOverwritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Upload(t.Context(), d.File("s"), info); err != nil {
+	if _, err := s.Upload(t.Context(), d.File("s"), nil, info); err != nil {
 		t.Fatal(err)
 	}
 	later := info
 	later.Time = when.Add(time.Hour)
-	if _, err := d.Write(t.Context(), later, writing(data)); !errors.Is(err, fs.ErrExist) {
+	if _, err := d.Write(t.Context(), later, nil, writing(data)); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("Write = %v, want %v", err, fs.ErrExist)
 	}
-	if _, err := s.Upload(t.Context(), d.File("s"), later); !errors.Is(err, fs.ErrExist) {
+	if _, err := s.Upload(t.Context(), d.File("s"), nil, later); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("Upload = %v, want %v", err, fs.ErrExist)
 	}
 	if got, err := d.Info("s"); err != nil || !got.Time.Equal(when) {
@@ -200,7 +200,7 @@ func TestOnlyRegularFilesAreSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	d := snapshot.NewDirectory(dir)
 	for _, name := range []string{"good", "linked"} {
-		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, writing(data)); err != nil {
+		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, nil, writing(data)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +223,7 @@ func TestOnlyRegularFilesAreSnapshots(t *testing.T) {
 			t.Errorf("List does not name %s: %v", name, err)
 		}
 	}
-	if _, err := d.Write(t.Context(), snapshot.Info{Name: "new", Time: when}, writing(data)); err != nil {
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "new", Time: when}, nil, writing(data)); err != nil {
 		t.Error(err)
 	}
 	if after, err := os.Stat(victim); err != nil || after.ModTime() != before.ModTime() || after.Size() != before.Size() {
@@ -236,7 +236,7 @@ func TestOneBrokenDescriptionHidesNoOtherSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	d := snapshot.NewDirectory(dir)
 	for _, name := range []string{"good", "short", "garbled"} {
-		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, writing(data)); err != nil {
+		if _, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when}, nil, writing(data)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -306,7 +306,7 @@ func TestRestoredDataHasALaterRevisionAndAnotherCluster(t *testing.T) {
 	data, revision := taken(t)
 	dir := t.TempDir()
 	d := snapshot.NewDirectory(dir)
-	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data)); err != nil {
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data)); err != nil {
 		t.Fatal(err)
 	}
 	restored := filepath.Join(dir, "data")
@@ -335,7 +335,7 @@ func TestADrillServesWhatTheSnapshotHas(t *testing.T) {
 	data, revision := taken(t)
 	dir := t.TempDir()
 	d := snapshot.NewDirectory(dir)
-	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data)); err != nil {
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := snapshot.Drill(t.Context(), d.File("s"), dir)
@@ -347,7 +347,7 @@ func TestADrillServesWhatTheSnapshotHas(t *testing.T) {
 	}
 	// what was restored once can be again
 	data = again(t, d.File("s"))
-	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, writing(data)); err != nil {
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, nil, writing(data)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := snapshot.Drill(t.Context(), d.File("t"), dir); err != nil {
@@ -458,11 +458,11 @@ func TestAnObjectStoreKeepsCheckedSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := snapshot.NewDirectory(t.TempDir())
-	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := s.Upload(t.Context(), d.File("s"), info)
+	stored, err := s.Upload(t.Context(), d.File("s"), nil, info)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -499,15 +499,98 @@ func TestAnObjectThatIsReadBackOtherwiseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := snapshot.NewDirectory(t.TempDir())
-	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Upload(t.Context(), d.File("s"), info); !errors.Is(err, snapshot.ErrBroken) {
+	if _, err := s.Upload(t.Context(), d.File("s"), nil, info); !errors.Is(err, snapshot.ErrBroken) {
 		t.Errorf("Upload = %v, want %v", err, snapshot.ErrBroken)
 	}
 	if list, err := s.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("List = %v, %v", list, err)
+	}
+}
+
+func TestKeysAreKeptBesideASnapshot(t *testing.T) {
+	data, _ := taken(t)
+	keys := &snapshot.Keys{Sealed: []byte("sealed"), Recipients: []string{"age1x"}}
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, keys, writing(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.Keys(info); err != nil || string(got) != "sealed" || !slices.Equal(info.SealedKeys.Recipients,
+		keys.Recipients) {
+		t.Errorf("Keys = %q, %v; %+v", got, err, info.SealedKeys)
+	}
+	if err := os.WriteFile(d.KeysFile("s"), []byte("SEALED"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Info("s"); !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("with other keys: %v, want %v", err, snapshot.ErrBroken)
+	}
+	if err := os.Remove(d.KeysFile("s")); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.List(); len(list) != 0 || !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("without its keys: %v, %v, want %v", list, err, snapshot.ErrBroken)
+	}
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data)); !errors.Is(err,
+		fs.ErrExist) {
+		t.Errorf("a snapshot without its keys is written over: %v", err)
+	}
+	if err := d.Remove("s"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, keys, writing(data)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Remove("s"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left after the removal: %v, %v", left, err)
+	}
+	if _, err := d.Keys(snapshot.Info{Name: "s"}); err == nil {
+		t.Error("a snapshot without keys has some")
+	}
+}
+
+func TestKeysAreKeptInAnObjectStore(t *testing.T) {
+	data, _ := taken(t)
+	keys := &snapshot.Keys{Sealed: []byte("sealed"), Recipients: []string{"age1x"}}
+	tampered := false
+	s, err := snapshot.NewS3(bucket(t, func(name string, b []byte) []byte {
+		if strings.HasSuffix(name, ".keys.age") && tampered {
+			return []byte("SEALED")
+		}
+		return b
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := snapshot.NewDirectory(t.TempDir())
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := s.Upload(t.Context(), d.File("s"), keys, info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Keys(t.Context(), stored); err != nil || string(got) != "sealed" {
+		t.Errorf("Keys = %q, %v", got, err)
+	}
+	if err := s.Remove(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Keys(t.Context(), stored); err == nil {
+		t.Error("the keys are left after the removal")
+	}
+	tampered = true
+	if _, err := s.Upload(t.Context(), d.File("s"), keys, info); !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("keys that are read back otherwise: %v, want %v", err, snapshot.ErrBroken)
 	}
 }
 

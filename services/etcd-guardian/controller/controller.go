@@ -55,6 +55,8 @@ type Config struct {
 	Note         *store.NoteFile
 	Bootstrap    *Bootstrap
 	BootstrapURL string // for clients, of the bootstrap member
+	// Recovered is when etcd was last recovered or restored; zero if it never was.
+	Recovered time.Time
 	// Led reports whether another process or this one leads the guardians, as far as is known without etcd.
 	Led func() bool
 	// Endpoints returns the addresses of members that our own client of etcd has, some of which may be gone.

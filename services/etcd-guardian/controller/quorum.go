@@ -18,6 +18,10 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	o := &Observation{View: v, Plan: plan.Next(v), Permit: permit}
 	q := &etcdv1.Quorum{
 		ObserveTime: timestamppb.New(c.Now()), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints, Trust: v.Trust,
+		BootstrapUrl: c.BootstrapURL,
+	}
+	if !c.Recovered.IsZero() {
+		q.RecoveryTime = timestamppb.New(c.Recovered)
 	}
 	if id := c.Note.Get().ClusterID; id != 0 {
 		q.ClusterId = fmt.Sprintf("%x", id)

@@ -20,6 +20,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -42,7 +43,7 @@ const descriptionLimit = 5 * time.Second
 
 var errNoBucket = errors.New("the guardian is not set up with the bucket that it is in")
 
-// SnapshotsConfig is what Snapshots are made of. All fields but Bucket must be set.
+// SnapshotsConfig is what Snapshots are made of. All fields but Bucket and Bundle must be set.
 type SnapshotsConfig struct {
 	Tables    *kinds.Tables
 	Quorum    *Controller
@@ -50,9 +51,11 @@ type SnapshotsConfig struct {
 	Directory snapshot.Directory
 	Work      snapshot.Directory // where a snapshot is written and checked before it goes to Bucket
 	Bucket    *snapshot.S3       // nil: none is set up
-	Events    Eventer
-	Now       func() time.Time
-	Log       *slog.Logger
+	// Bundle returns the keys of the control plane for snapshots that ask for them; nil where there are none on hosts.
+	Bundle func() ([]byte, error)
+	Events Eventer
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Snapshots carries out what the plan says of snapshots, one after the other, while this process leads.
@@ -324,6 +327,9 @@ func (s *Snapshots) complete(ctx context.Context, o *etcdv1.Snapshot, info snaps
 		st.Hash, st.Sha256 = proto.String(info.Hash), proto.String(info.SHA256)
 		st.Location, st.EtcdVersion = proto.String(location), proto.String(info.EtcdVersion)
 		st.CompletionTime, st.VerifyTime = timestamppb.New(now), timestamppb.New(info.VerifyTime)
+		if info.SealedKeys != nil {
+			st.KeyRecipients = info.SealedKeys.Recipients
+		}
 	})
 	if err != nil || known {
 		return err
@@ -360,18 +366,38 @@ func (s *Snapshots) write(ctx context.Context, a plan.SnapshotAction, begin time
 	fetch := func(ctx context.Context, w io.Writer) error {
 		return s.Members.Snapshot(ctx, a.Member.ClientURLs[0], w)
 	}
+	keys, err := s.seal(a.Snapshot.GetSpec().GetKeyRecipients())
+	if err != nil {
+		return info, fmt.Errorf("keys of the control plane: %w", err)
+	}
 	if storageOf(a.Snapshot) == plan.Directory {
-		return s.Directory.Write(ctx, info, fetch)
+		return s.Directory.Write(ctx, info, keys, fetch)
 	}
 	if err := s.Work.Remove(info.Name); err != nil { // what a process left that ended
 		return info, err
 	}
-	info, err := s.Work.Write(ctx, info, fetch)
+	info, err = s.Work.Write(ctx, info, nil, fetch)
 	if err != nil {
 		return info, err
 	}
-	stored, err := s.Bucket.Upload(ctx, s.Work.File(info.Name), info)
+	stored, err := s.Bucket.Upload(ctx, s.Work.File(info.Name), keys, info)
 	return stored, errors.Join(err, s.Work.Remove(info.Name))
+}
+
+// seal returns the keys of the control plane, encrypted to recipients; nil if there are no recipients.
+func (s *Snapshots) seal(recipients []string) (*snapshot.Keys, error) {
+	if len(recipients) == 0 {
+		return nil, nil
+	}
+	if s.Bundle == nil {
+		return nil, errors.New("there are none, since the control plane is not on hosts")
+	}
+	bundle, err := s.Bundle()
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := hostbundle.Seal(bundle, recipients)
+	return &snapshot.Keys{Sealed: sealed, Recipients: recipients}, err
 }
 
 // remove deletes the files of a snapshot, and then lets its object go. If that fails, the object says why, and the

@@ -211,7 +211,10 @@ func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot
 		Kind: RequestSnapshot, Schedule: s, Time: due, Reason: "it is due since " + due.UTC().Format(time.RFC3339),
 		Snapshot: &etcdv1.Snapshot{
 			Metadata: &metav1.ObjectMeta{Name: s.GetMetadata().GetName() + "-" + due.UTC().Format(nameTime)},
-			Spec:     &etcdv1.SnapshotSpec{Storage: s.GetSpec().GetStorage(), Schedule: s.GetMetadata().GetName()},
+			Spec: &etcdv1.SnapshotSpec{
+				Storage: s.GetSpec().GetStorage(), Schedule: s.GetMetadata().GetName(),
+				KeyRecipients: s.GetSpec().GetKeyRecipients(),
+			},
 		},
 	})
 }

@@ -51,10 +51,13 @@ type config struct {
 	settings        plan.Settings
 	snapshotDir     string
 	bucket          snapshot.S3Config // none if it has no endpoint
+	hostDir         string            // of the control-plane host whose keys go into snapshots; empty: there are none
+	recovered       time.Time         // when etcd was last recovered or restored; zero if it never was
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
 	c := config{serve: serve.Config{Name: name, Listen: "127.0.0.1:7103", Dir: name, TLSDir: filepath.Join(name, "tls")}}
+	var recovered string
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	c.serve.Flags(fs)
@@ -78,8 +81,18 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	fs.StringVar(&c.bucket.Region, "s3-region", "", "region of the bucket (default: the object store's own)")
 	fs.StringVar(&c.bucket.CredentialsFile, "s3-credentials", "",
 		"file in the format of ~/.aws/credentials, section [default] (default: the variables AWS_…)")
+	fs.StringVar(&c.hostDir, "host-dir", "",
+		"directory of this control-plane host, whose keys are encrypted beside snapshots that ask for it")
+	fs.StringVar(&recovered, "recovered", "", "when etcd was last recovered or restored, in RFC 3339 (default: never)")
 	if err := fs.Parse(args); err != nil {
 		return c, err
+	}
+	if recovered != "" {
+		at, err := time.Parse(time.RFC3339, recovered)
+		if err != nil {
+			return c, fmt.Errorf("--recovered %q: must be a time like %s", recovered, time.Time{}.Format(time.RFC3339))
+		}
+		c.recovered = at
 	}
 	if fs.NArg() > 0 {
 		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))

@@ -19,6 +19,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -127,9 +128,9 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		}),
 		Machines: machines, Sets: sets, Nodes: nodes, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
-		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
+		Quota: cfg.quota, Recovered: cfg.recovered, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	tables := kinds.New(st, p.Validator, p.Log)
+	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Policy, p.Log)
 	p.Metrics.MustRegister(metrics.New(func() *etcdv1.Quorum {
 		o, _ := c.Last()
 		return o.Quorum
@@ -180,11 +181,21 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 		Work: snapshot.NewDirectory(cfg.in("snapshots-upload")), Events: recorder, Now: time.Now, Log: p.Log,
 	}
 	if cfg.bucket.Endpoint != "" {
+		// On a host this is no reason not to run: the file may not be there yet when the host joins or is restored, and
+		// without a guardian there is no etcd. Each snapshot says what is wrong.
+		if file := cfg.bucket.CredentialsFile; file != "" && cfg.hostDir == "" {
+			if _, err := os.Stat(file); err != nil {
+				return nil, fmt.Errorf("--s3-credentials: %w", err)
+			}
+		}
 		bucket, err := snapshot.NewS3(cfg.bucket)
 		if err != nil {
 			return nil, fmt.Errorf("--s3-endpoint, --s3-bucket and --s3-credentials: %w", err)
 		}
 		out.Bucket = bucket
+	}
+	if cfg.hostDir != "" {
+		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir, hostbundle.ForBackup) }
 	}
 	p.Tables.Add(tables.Snapshots, &etcdv1.SnapshotService_ServiceDesc, nil)
 	p.Tables.Add(tables.Schedules, &etcdv1.SnapshotScheduleService_ServiceDesc, nil)

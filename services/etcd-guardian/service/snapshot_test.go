@@ -272,7 +272,7 @@ func TestACompleteSnapshotOfTheSameNameStays(t *testing.T) {
 	info, err := d.Info("first")
 	c.check(err)
 	info.Name, info.Time = "again", info.Time.Add(-time.Hour)
-	_, err = d.Write(t.Context(), info, func(_ context.Context, w io.Writer) error {
+	_, err = d.Write(t.Context(), info, nil, func(_ context.Context, w io.Writer) error {
 		raw, err := os.ReadFile(d.File("first"))
 		c.check(err)
 		_, err = w.Write(raw)

@@ -415,6 +415,34 @@ func TestOtherGatewaysReplaceTheFormerOnes(t *testing.T) {
 	beats(t, c, b)
 }
 
+func TestGatewaysOfAFileAreFollowed(t *testing.T) {
+	ground := servetest.New(t)
+	a, b := newProcess(t, ground), newProcess(t, ground)
+	c := connect(t, ground, a)
+	file := filepath.Join(t.TempDir(), "gateways")
+	list := func() ([]string, error) {
+		raw, err := os.ReadFile(file)
+		return strings.Fields(string(raw)), err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.FollowFile(ctx, file, list, slog.New(slog.DiscardHandler)) }()
+	calls := newCaller(t, c)
+	calls.await(t, a)
+	if err := os.WriteFile(file, []byte(b.address+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	calls.await(t, b)
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // none: those of before stay
+		t.Fatal(err)
+	}
+	calls.await(t, b)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheEndOfTheConnectionEndsEverything(t *testing.T) {
 	ground := servetest.New(t)
 	a, b := newProcess(t, ground), newProcess(t, ground)

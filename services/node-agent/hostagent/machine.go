@@ -167,6 +167,7 @@ func (m *hostMachine) write(r plan.Record, o *hostv1.HostOrder) error {
 func (m *hostMachine) spec() process.Spec {
 	args := []string{
 		"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images"), "--executable", m.cfg.Link,
+		"--gateways-file", m.cfg.GatewaysFile,
 	}
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())

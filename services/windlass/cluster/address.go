@@ -40,8 +40,8 @@ func (c *Cluster) BootstrapHost() string {
 	return c.Subnet + ".2"
 }
 
-// bootstrapURLs returns where etcd's bootstrap member serves clients, and where it meets the other members.
-func (c *Cluster) bootstrapURLs() (client, peer string) {
+// BootstrapURLs returns where etcd's bootstrap member serves clients, and where it meets the other members.
+func (c *Cluster) BootstrapURLs() (client, peer string) {
 	clients, peers := clientPort, peerPort
 	if c.Member != nil { // beside the host's own member
 		clients, peers = bootstrapClientPort, bootstrapPeerPort

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -54,19 +54,7 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 }
 
 // lockPKI keeps the supervisor and the command line from each other's steps.
-func (c *Cluster) lockPKI() (unlock func(), err error) {
-	if err := os.MkdirAll(c.Dir("pki"), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(c.Dir("pki", "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil
-}
+func (c *Cluster) lockPKI() (unlock func(), err error) { return hostbundle.Lock(c.dir) }
 
 func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	as, err := c.authorities()

@@ -39,12 +39,19 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		return flags
 	},
 	topology.EtcdGuardian: func(c *Cluster, executable string) []string {
-		client, peer := c.bootstrapURLs()
-		return []string{
+		client, peer := c.BootstrapURLs()
+		flags := []string{
 			"--pki", c.Service(topology.EtcdGuardian, "pki"), "--certificate-lifetime", c.lifetime().String(),
 			"--bootstrap-client", client, "--bootstrap-peer", peer,
 			"--member-command", executable + ",serve,etcd-member",
 		}
+		if c.Member != nil {
+			flags = append(flags, "--host-dir", c.dir)
+			if at := c.Member.Recovered; !at.IsZero() {
+				flags = append(flags, "--recovered", at.UTC().Format(time.RFC3339Nano))
+			}
+		}
+		return flags
 	},
 	// Agents run on the same host and report once a second: silence means more here than over a network.
 	topology.EvictionController: func(c *Cluster, _ string) []string {
@@ -93,7 +100,7 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 	}
 	s, _ := topology.Find(name)
 	if s.Etcd != topology.NoEtcd {
-		client, _ := c.bootstrapURLs()
+		client, _ := c.BootstrapURLs()
 		args = append(args, "--etcd-endpoints", client)
 	}
 	if c.Member != nil {
@@ -134,4 +141,16 @@ func CheckSetting(s string) error {
 			strings.Join(slices.Sorted(slices.Values(topology.Names())), ", "))
 	}
 	return nil
+}
+
+// MergeSettings adds settings to those of a cluster; a setting of the same program and flag is replaced. All settings
+// of the flags removed, as "program.flag", are left out first.
+func MergeSettings(has, given, removed []string) []string {
+	key := func(s string) string { k, _, _ := strings.Cut(s, "="); return k }
+	replaced := map[string]bool{}
+	for _, g := range slices.Concat(given, removed) {
+		replaced[key(g)] = true
+	}
+	out := slices.DeleteFunc(slices.Clone(has), func(s string) bool { return replaced[key(s)] })
+	return append(out, given...)
 }

@@ -1,12 +1,19 @@
 package recovery_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/snapshot"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
@@ -115,8 +122,8 @@ func TestASurvivorBecomesTheBootstrapMember(t *testing.T) {
 	if !some || survivor.Name != "m0" || survivor.Copy.DataDir != data {
 		t.Fatalf("Survivor = %+v, %t", survivor, some)
 	}
-	if s.Listed || s.Majority() {
-		t.Errorf("Look = %+v: the guardian's record lists no member, so others may exist", s)
+	if !s.Listed || !s.Majority() {
+		t.Errorf("Look = %+v: the guardian's record lists no member, and the data has this one alone", s)
 	}
 	aside, err := recovery.FromMember(t.Context(), c, survivor, now)
 	if err != nil {
@@ -190,4 +197,179 @@ func TestARestoreThatWasCutOffIsFinished(t *testing.T) {
 		t.Errorf("the old data is said to be in %s, which has %+v, %v", aside, moved, err)
 	}
 	check(t, c, data, survivor.Copy.ClusterID)
+}
+
+// hostFiles makes the files of a control-plane host whose machine has the data of a member that runs no more.
+func hostFiles(t *testing.T) (c *cluster.Cluster, data string) {
+	t.Helper()
+	members := etcdtest.StartMembers(t, 1)
+	if _, err := members.Client(t).Put(t.Context(), "/kept", "1"); err != nil {
+		t.Fatal(err)
+	}
+	members.Kill(0)
+	m, err := cluster.NewMember("h2", "127.0.0.2", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.First, m.Begun, m.Registered = "127.0.0.1", true, true
+	c, err = cluster.CreateHost(t.TempDir(), cluster.Settings{Name: "c", Member: &m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = c.Dir("node", "etcd", "data")
+	if err := os.MkdirAll(filepath.Dir(data), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(data, os.DirFS(members.DataDir(0))); err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string]string{
+		c.Dir("node", "etcd", "member.json"):       `{"name": "machine-2"}`,
+		c.Service("etcd-guardian", "cluster.json"): "{}", c.Service("scheduler", "endpoints"): "https://127.0.0.1:2379\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, data
+}
+
+func TestTheMemberOfAHostBecomesTheBootstrapMemberThere(t *testing.T) {
+	c, data := hostFiles(t)
+	is, err := snapshot.Inspect(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// the guardian of this host does not lead, and listed the members before its own joined
+	note := fmt.Sprintf(`{"clusterID": "%d", "members": []}`, is.ClusterID)
+	if err := os.WriteFile(c.Service("etcd-guardian", "cluster.json"), []byte(note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := recovery.Look(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor, some := s.Survivor()
+	if !some || survivor.Name != "machine-2" || survivor.Copy.DataDir != data {
+		t.Fatalf("Survivor = %+v, %t", survivor, some)
+	}
+	last := now.Add(time.Hour) // the clock was set back since
+	c.Member.Recovered = last
+	if _, err := recovery.FromMember(t.Context(), c, survivor, now); err != nil {
+		t.Fatal(err)
+	}
+	got, err := snapshot.Inspect(c.Service("etcd-guardian", "bootstrap", "data"))
+	if err != nil || got.ClusterID == survivor.Copy.ClusterID || got.Revision < snapshot.RevisionBump {
+		t.Errorf("the new data: %+v, %v", got, err)
+	}
+	written, err := cluster.OpenHost(c.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := written.Member; m.First != m.Address || !m.Recovered.After(last) {
+		t.Errorf("the settings: %+v, want the bootstrap member here, recovered after %s", m, last)
+	}
+}
+
+func TestMembersThatTheGuardianHasNotListedAreKnownFromTheData(t *testing.T) {
+	members := etcdtest.StartMembers(t, 3)
+	client := members.Client(t)
+	gone, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:1"})
+	for errors.Is(err, rpctypes.ErrUnhealthy) { // in the first seconds of the cluster
+		time.Sleep(100 * time.Millisecond)
+		gone, err = client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:1"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.MemberRemove(t.Context(), gone.Member.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(t.Context(), "/kept", "1"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		members.Kill(i)
+	}
+	c := cluster.InContainers(t.TempDir(), cluster.Settings{Name: "c", Subnet: "127.9.9"})
+	data := c.Service("provider-local", "machines", "m0", "etcd", "data")
+	if err := os.MkdirAll(filepath.Dir(data), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(data, os.DirFS(members.DataDir(0))); err != nil {
+		t.Fatal(err)
+	}
+	// the list is from before the second member was added, and after the last one was
+	first, err := snapshot.Inspect(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := fmt.Sprintf(`{"clusterID": "%d", "members": [{"id": "%d", "name": "m0"}, {"id": "%d", "name": "gone"}]}`,
+		first.ClusterID, first.MemberID, gone.Member.ID)
+	if err := os.MkdirAll(c.Service("etcd-guardian"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.Service("etcd-guardian", "cluster.json"), []byte(note), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := recovery.Look(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, here := s.Voters(); all != 3 || here != 1 || s.Majority() {
+		t.Errorf("%d of %d voters are here: %+v; want 1 of 3", here, all, s.Members)
+	}
+}
+
+func TestAHostSetsTheDataOfTheClusterBeforeAside(t *testing.T) {
+	c, data := hostFiles(t)
+	there := &etcdv1.Quorum{
+		RecoveryTime: timestamppb.New(now), BootstrapUrl: "https://127.0.0.3:2389",
+		Endpoints: []string{"https://127.0.0.3:2379"},
+	}
+	for _, q := range []*etcdv1.Quorum{nil, {}, {RecoveryTime: timestamppb.New(time.Time{})}} {
+		if recovery.IsLater(c.Member.Recovered, q) {
+			t.Errorf("%v is later", q)
+		}
+	}
+	if !recovery.IsLater(c.Member.Recovered, there) {
+		t.Fatal("it is not later")
+	}
+	for _, url := range []string{"", "https://127.0.0.2:2389"} {
+		wrong := proto.CloneOf(there)
+		wrong.BootstrapUrl = url
+		if _, err := recovery.SetAside(c, wrong); err == nil {
+			t.Errorf("set aside for a bootstrap member at %q", url)
+		}
+		if _, err := os.Stat(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second time after it was cut off
+		aside, err := recovery.SetAside(c, there)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved, err := snapshot.Inspect(filepath.Join(aside, "machine-2")); err != nil || moved.MemberID == 0 {
+			t.Errorf("the old data: %+v, %v", moved, err)
+		}
+	}
+	for _, path := range []string{data, c.Dir("node", "etcd", "member.json"), c.Service("etcd-guardian", "cluster.json")} {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	if got, err := os.ReadFile(c.Service("scheduler", "endpoints")); string(got) != "https://127.0.0.3:2379\n" {
+		t.Errorf("endpoints: %q, %v", got, err)
+	}
+	written, err := cluster.OpenHost(c.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if written.Member.First != "127.0.0.3" || recovery.IsLater(written.Member.Recovered, there) {
+		t.Errorf("the settings: %+v", written.Member)
+	}
 }

@@ -4,6 +4,7 @@
 package recovery
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,8 +33,8 @@ type Member struct {
 // Survey is what this machine has of an etcd cluster.
 type Survey struct {
 	ClusterID uint64   // 0: unknown
-	Members   []Member // as the guardian listed them last, by name; those with data if it never did
-	Listed    bool     // the guardian listed them; otherwise there may be more, without data here
+	Members   []Member // as the guardian listed them last and as the data here has them, by name
+	Listed    bool     // the guardian listed them, or the data here was read; otherwise there may be more
 }
 
 // note is the part of the guardian's record of its cluster that is of use here.
@@ -66,8 +67,9 @@ func Look(c *cluster.Cluster) (Survey, error) {
 		return Survey{}, err
 	}
 	for _, d := range dirs {
-		s.add(d)
+		s.add(d, c.Member != nil)
 	}
+	s.complete()
 	slices.SortFunc(s.Members, func(a, b Member) int {
 		if a.Name != b.Name {
 			return compare(a.Name < b.Name)
@@ -75,6 +77,32 @@ func Look(c *cluster.Cluster) (Survey, error) {
 		return compare(a.ID < b.ID)
 	})
 	return s, nil
+}
+
+// complete adds the members that the data here has, and drops those that it knows to be removed: the guardian of a host
+// that does not lead lists the members late.
+func (s *Survey) complete() {
+	var copies []*snapshot.Copy
+	for _, m := range s.Members {
+		if m.Copy != nil {
+			copies = append(copies, m.Copy)
+		}
+	}
+	for _, c := range copies {
+		s.Listed = s.Listed || c.Whole
+		for id, is := range c.Members {
+			i := slices.IndexFunc(s.Members, func(m Member) bool { return m.ID == id })
+			if i < 0 {
+				s.Members = append(s.Members, Member{ID: id, Name: cmp.Or(is.Name, fmt.Sprintf("%x", id)), Learner: is.Learner})
+				continue
+			}
+			s.Members[i].Name = cmp.Or(s.Members[i].Name, is.Name)
+			s.Members[i].Learner = s.Members[i].Learner && is.Learner // a promotion is not taken back
+		}
+	}
+	s.Members = slices.DeleteFunc(s.Members, func(m Member) bool {
+		return m.Copy == nil && slices.ContainsFunc(copies, func(c *snapshot.Copy) bool { return c.Removed[m.ID] })
+	})
 }
 
 func compare(less bool) int {
@@ -102,11 +130,33 @@ func dataDirs(c *cluster.Cluster) ([]memberDir, error) {
 			name: filepath.Base(filepath.Dir(dir)), data: filepath.Join(dir, "data"), record: filepath.Join(dir, "member.json"),
 		})
 	}
-	return out, nil
+	if c.Member == nil {
+		return out, nil
+	}
+	// The machine of a host has its member below the host's directory, and the record has the member's name.
+	own := memberDir{
+		name: c.Member.Name, data: c.Dir("node", "etcd", "data"),
+		record: c.Dir("node", "etcd", "member.json"),
+	}
+	raw, err := os.ReadFile(own.record)
+	if errors.Is(err, fs.ErrNotExist) {
+		return append(out, own), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(raw, &r); err == nil && r.Name != "" { // one that is broken does not hold a recovery up
+		own.name = filepath.Base(r.Name)
+	}
+	return append(out, own), nil
 }
 
 // add notes the data of one directory. That of another cluster, or of a member that was removed, is none of this one's.
-func (s *Survey) add(d memberDir) {
+// late says that the guardian here may not have listed this member yet, as on a host whose guardian does not lead.
+func (s *Survey) add(d memberDir, late bool) {
 	if _, err := os.Stat(filepath.Join(d.data, "removed")); err == nil {
 		return
 	}
@@ -125,7 +175,7 @@ func (s *Survey) add(d memberDir) {
 	case s.ClusterID != 0 && c.ClusterID != s.ClusterID:
 	case i >= 0:
 		s.Members[i].Copy = &c
-	case s.ClusterID == 0:
+	case s.ClusterID == 0 || late:
 		s.Members = append(s.Members, Member{ID: c.MemberID, Name: d.name, Copy: &c})
 	}
 }

@@ -31,6 +31,21 @@ const resumePatience = 30 * time.Second
 // runHost keeps the machine and the programs of a host running and their certificates valid until ctx ends, and attends
 // for the host. The programs run on then. own is what it was first started from, if not by itself, by launch.
 func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
+	for {
+		err := runOnce(ctx, c, own, log)
+		if !errors.Is(err, errLater) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// runOnce is runHost until another host recovers etcd.
+func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) error {
+	if !c.Member.Worker {
+		if err := setAsideIfLater(ctx, c, log); err != nil {
+			return err
+		}
+	}
 	executable, err := self()
 	if err != nil {
 		return err
@@ -96,6 +111,7 @@ func runHost(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 	})
 	if !c.Member.Worker {
 		g.Go(func() error { return Renew(ctx, c, log) })
+		g.Go(func() error { return awaitLater(ctx, c, log) })
 	}
 	return g.Wait()
 }
@@ -110,7 +126,13 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
-			log.InfoContext(ctx, "this host is not registered yet", "error", err)
+			level, message := slog.LevelInfo, "this host is not registered yet"
+			if status.Code(err) == codes.AlreadyExists {
+				level = slog.LevelError
+				message = "the inventory has another host of this name or address, with another zone, address or roles: remove " +
+					"that one with `windlass host remove`"
+			}
+			log.Log(ctx, level, message, "error", err)
 		}
 	}
 }
@@ -147,8 +169,7 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	if err := createControlPlane(ctx, conn); err != nil {
 		return err
 	}
-	c.Member.Registered = true
-	err = c.Save()
+	_, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) { s.Member.Registered = true })
 	c.Member.Registered = err == nil
 	return err
 }

@@ -66,7 +66,12 @@ type Quorum struct {
 	// Why it is not safe to scale; empty if it is.
 	ScaleMessage string `protobuf:"bytes,17,opt,name=scale_message,json=scaleMessage,proto3" json:"scale_message,omitempty"`
 	// HAScalingStrategy (three or more voters desired), TwoNodeScalingStrategy (two) or UnsafeScalingStrategy (one).
-	Strategy      string `protobuf:"bytes,18,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	Strategy string `protobuf:"bytes,18,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	// When etcd was last recovered or restored; absent if it never was. A host that knows an earlier time has data of the
+	// cluster before, and sets it aside.
+	RecoveryTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=recovery_time,json=recoveryTime,proto3" json:"recovery_time,omitempty"`
+	// Where the bootstrap member serves clients, or did.
+	BootstrapUrl  string `protobuf:"bytes,20,opt,name=bootstrap_url,json=bootstrapUrl,proto3" json:"bootstrap_url,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +228,20 @@ func (x *Quorum) GetScaleMessage() string {
 func (x *Quorum) GetStrategy() string {
 	if x != nil {
 		return x.Strategy
+	}
+	return ""
+}
+
+func (x *Quorum) GetRecoveryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecoveryTime
+	}
+	return nil
+}
+
+func (x *Quorum) GetBootstrapUrl() string {
+	if x != nil {
+		return x.BootstrapUrl
 	}
 	return ""
 }
@@ -530,7 +549,7 @@ var File_windlass_etcd_v1_quorum_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\xb3\x05\n" +
+	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\x99\x06\n" +
 	"\x06Quorum\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -551,7 +570,9 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\x05trust\x18\x0f \x01(\tR\x05trust\x12\"\n" +
 	"\rsafe_to_scale\x18\x10 \x01(\bR\vsafeToScale\x12#\n" +
 	"\rscale_message\x18\x11 \x01(\tR\fscaleMessage\x12\x1a\n" +
-	"\bstrategy\x18\x12 \x01(\tR\bstrategy\"\x8a\x05\n" +
+	"\bstrategy\x18\x12 \x01(\tR\bstrategy\x12?\n" +
+	"\rrecovery_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\frecoveryTime\x12#\n" +
+	"\rbootstrap_url\x18\x14 \x01(\tR\fbootstrapUrl\"\x8a\x05\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -611,15 +632,16 @@ var file_windlass_etcd_v1_quorum_proto_depIdxs = []int32{
 	2, // 1: windlass.etcd.v1.Quorum.permit:type_name -> windlass.etcd.v1.DisruptionPermit
 	3, // 2: windlass.etcd.v1.Quorum.next:type_name -> windlass.meta.v1.PlannedAction
 	4, // 3: windlass.etcd.v1.Quorum.observe_time:type_name -> google.protobuf.Timestamp
-	5, // 4: windlass.etcd.v1.Member.machine:type_name -> windlass.meta.v1.ObjectReference
-	4, // 5: windlass.etcd.v1.Member.silent_time:type_name -> google.protobuf.Timestamp
-	5, // 6: windlass.etcd.v1.DisruptionPermit.machine:type_name -> windlass.meta.v1.ObjectReference
-	4, // 7: windlass.etcd.v1.DisruptionPermit.acquire_time:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4, // 4: windlass.etcd.v1.Quorum.recovery_time:type_name -> google.protobuf.Timestamp
+	5, // 5: windlass.etcd.v1.Member.machine:type_name -> windlass.meta.v1.ObjectReference
+	4, // 6: windlass.etcd.v1.Member.silent_time:type_name -> google.protobuf.Timestamp
+	5, // 7: windlass.etcd.v1.DisruptionPermit.machine:type_name -> windlass.meta.v1.ObjectReference
+	4, // 8: windlass.etcd.v1.DisruptionPermit.acquire_time:type_name -> google.protobuf.Timestamp
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_windlass_etcd_v1_quorum_proto_init() }

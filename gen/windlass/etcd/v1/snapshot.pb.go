@@ -115,7 +115,10 @@ type SnapshotSpec struct {
 	// Directory (of the guardian's host, the default) or S3 (the bucket that the guardian is set up with).
 	Storage string `protobuf:"bytes,1,opt,name=storage,proto3" json:"storage,omitempty"`
 	// Output only. Name of the SnapshotSchedule that requested it; empty for one that a user requested.
-	Schedule      string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	// Recipients of age (age1…) to whom the keys of the control plane are encrypted beside the snapshot: with one of their
+	// private keys it can be restored on hosts that have no keys. Empty: without keys. On hosts only.
+	KeyRecipients []string `protobuf:"bytes,3,rep,name=key_recipients,json=keyRecipients,proto3" json:"key_recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -164,6 +167,13 @@ func (x *SnapshotSpec) GetSchedule() string {
 	return ""
 }
 
+func (x *SnapshotSpec) GetKeyRecipients() []string {
+	if x != nil {
+		return x.KeyRecipients
+	}
+	return nil
+}
+
 // What was found in a snapshot.
 type SnapshotStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -192,7 +202,9 @@ type SnapshotStatus struct {
 	// When what was stored was checked.
 	VerifyTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=verify_time,json=verifyTime,proto3" json:"verify_time,omitempty"`
 	// Version of etcd's storage.
-	EtcdVersion   *string `protobuf:"bytes,13,opt,name=etcd_version,json=etcdVersion,proto3,oneof" json:"etcd_version,omitempty"`
+	EtcdVersion *string `protobuf:"bytes,13,opt,name=etcd_version,json=etcdVersion,proto3,oneof" json:"etcd_version,omitempty"`
+	// Who can open the keys beside it; empty if there are none.
+	KeyRecipients []string `protobuf:"bytes,14,rep,name=key_recipients,json=keyRecipients,proto3" json:"key_recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -318,6 +330,13 @@ func (x *SnapshotStatus) GetEtcdVersion() string {
 	return ""
 }
 
+func (x *SnapshotStatus) GetKeyRecipients() []string {
+	if x != nil {
+		return x.KeyRecipients
+	}
+	return nil
+}
+
 var File_windlass_etcd_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_snapshot_proto_rawDesc = "" +
@@ -339,10 +358,11 @@ const file_windlass_etcd_v1_snapshot_proto_rawDesc = "" +
 	"\x03AGEJ\x1d\n" +
 	"\bLOCATION\x12\x0fstatus.location\x18\x01J\x15\n" +
 	"\x04HASH\x12\vstatus.hash\x18\x01J\x1b\n" +
-	"\aMESSAGE\x12\x0estatus.message\x18\x01b\x03Getb\x04Listb\x06Createb\x06Updateb\x05Patchb\x05Applyb\x06Deleteb\x05Watch\"f\n" +
+	"\aMESSAGE\x12\x0estatus.message\x18\x01b\x03Getb\x04Listb\x06Createb\x06Updateb\x05Patchb\x05Applyb\x06Deleteb\x05Watch\"\xa0\x01\n" +
 	"\fSnapshotSpec\x120\n" +
 	"\astorage\x18\x01 \x01(\tB\x16\xbaH\x13r\x11R\x00R\tDirectoryR\x02S3R\astorage\x12$\n" +
-	"\bschedule\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\bschedule\"\xa7\x05\n" +
+	"\bschedule\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\bschedule\x128\n" +
+	"\x0ekey_recipients\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\x18\x01\"\x05r\x03\x18\x80 R\rkeyRecipients\"\xce\x05\n" +
 	"\x0eSnapshotStatus\x12G\n" +
 	"\x05phase\x18\x01 \x01(\tB,\xbaH)r'R\x00R\aPendingR\aRunningR\tCompletedR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\x1d\n" +
 	"\amessage\x18\x02 \x01(\tH\x01R\amessage\x88\x01\x01\x12\"\n" +
@@ -360,7 +380,8 @@ const file_windlass_etcd_v1_snapshot_proto_rawDesc = "" +
 	"\x0fcompletion_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ecompletionTime\x12;\n" +
 	"\vverify_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"verifyTime\x12&\n" +
-	"\fetcd_version\x18\r \x01(\tH\tR\vetcdVersion\x88\x01\x01B\b\n" +
+	"\fetcd_version\x18\r \x01(\tH\tR\vetcdVersion\x88\x01\x01\x12%\n" +
+	"\x0ekey_recipients\x18\x0e \x03(\tR\rkeyRecipientsB\b\n" +
 	"\x06_phaseB\n" +
 	"\n" +
 	"\b_messageB\r\n" +

@@ -121,7 +121,9 @@ type SnapshotScheduleSpec struct {
 	// Directory (of the guardian's host, the default) or S3.
 	Storage string `protobuf:"bytes,4,opt,name=storage,proto3" json:"storage,omitempty"`
 	// How many snapshots of the schedule are kept.
-	Retention     *SnapshotRetention `protobuf:"bytes,5,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *SnapshotRetention `protobuf:"bytes,5,opt,name=retention,proto3" json:"retention,omitempty"`
+	// Recipients of age (age1…) to whom the keys of the control plane are encrypted beside each snapshot: see Snapshot.
+	KeyRecipients []string `protobuf:"bytes,6,rep,name=key_recipients,json=keyRecipients,proto3" json:"key_recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +189,13 @@ func (x *SnapshotScheduleSpec) GetStorage() string {
 func (x *SnapshotScheduleSpec) GetRetention() *SnapshotRetention {
 	if x != nil {
 		return x.Retention
+	}
+	return nil
+}
+
+func (x *SnapshotScheduleSpec) GetKeyRecipients() []string {
+	if x != nil {
+		return x.KeyRecipients
 	}
 	return nil
 }
@@ -320,13 +329,14 @@ const file_windlass_etcd_v1_snapshot_schedule_proto_rawDesc = "" +
 	"\aSTORAGE\x12\fspec.storageJ\x1f\n" +
 	"\x04LAST\x12\x17status.lastScheduleTimeJ,\n" +
 	"\x0fLAST SUCCESSFUL\x12\x19status.lastSuccessfulTimeJ\x05\n" +
-	"\x03AGEb\x03Getb\x04Listb\x06Createb\x06Updateb\x05Patchb\x05Applyb\x06Deleteb\x05Watch\"\xf4\x01\n" +
+	"\x03AGEb\x03Getb\x04Listb\x06Createb\x06Updateb\x05Patchb\x05Applyb\x06Deleteb\x05Watch\"\xae\x02\n" +
 	"\x14SnapshotScheduleSpec\x12'\n" +
 	"\bschedule\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x02R\bschedule\x12$\n" +
 	"\ttime_zone\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\btimeZone\x12\x18\n" +
 	"\asuspend\x18\x03 \x01(\bR\asuspend\x120\n" +
 	"\astorage\x18\x04 \x01(\tB\x16\xbaH\x13r\x11R\x00R\tDirectoryR\x02S3R\astorage\x12A\n" +
-	"\tretention\x18\x05 \x01(\v2#.windlass.etcd.v1.SnapshotRetentionR\tretention\"b\n" +
+	"\tretention\x18\x05 \x01(\v2#.windlass.etcd.v1.SnapshotRetentionR\tretention\x128\n" +
+	"\x0ekey_recipients\x18\x06 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\x18\x01\"\x05r\x03\x18\x80 R\rkeyRecipients\"b\n" +
 	"\x11SnapshotRetention\x12)\n" +
 	"\n" +
 	"max_number\x18\x01 \x01(\x05B\n" +

@@ -38,13 +38,14 @@ control-plane host.`,
 	}
 	cmd.AddCommand(newCheck(e), newInit(e), newRun(e), newToken(e), newJoin(e), newList(e, newGet(e)), newCordon(e),
 		newUncordon(e),
-		newFence(e), newLeave(e), newRemove(e), newStop(e), newCertificates(e))
+		newFence(e), newLeave(e), newRemove(e), newStop(e), newCertificates(e), newRecoveryKey(e), newRestore(e), newSet(e))
 	return cmd
 }
 
 type initFlags struct {
-	dir, address, hostname, zone string
-	lifetime                     time.Duration
+	joinFlags
+	settings []string
+	lifetime time.Duration
 }
 
 func newInit(e *session.Env) *cobra.Command {
@@ -62,11 +63,9 @@ the cluster.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return initialize(e, f) },
 	}
-	dirFlag(cmd, &f.dir)
-	cmd.Flags().StringVar(&f.address, "address", "",
-		"IP address of this host at which all other hosts reach it (required)")
-	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
+	f.add(cmd)
+	cmd.Flags().StringArrayVar(&f.settings, "set", nil,
+		"a flag of a program, as etcd-guardian.s3-bucket=backups, on this host and on those that join; may be repeated")
 	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "lifetime of certificates")
 	return cmd
 }
@@ -79,6 +78,11 @@ func initialize(e *session.Env, f initFlags) error {
 	if f.lifetime < time.Minute {
 		return fmt.Errorf("--certificate-lifetime %s: must be a minute or more", f.lifetime)
 	}
+	for _, s := range f.settings {
+		if err := cluster.CheckSetting(s); err != nil {
+			return fmt.Errorf("--set: %w", err)
+		}
+	}
 	m, err := member(e, f.hostname, f.address, f.zone)
 	if err != nil {
 		return err
@@ -88,8 +92,7 @@ func initialize(e *session.Env, f initFlags) error {
 	}
 	m.First = m.Address
 	c, err := cluster.CreateHost(f.dir, cluster.Settings{
-		Name: e.ClusterName(), Lifetime: cluster.Lifetime(f.lifetime),
-		Member: &m,
+		Name: e.ClusterName(), Lifetime: cluster.Lifetime(f.lifetime), Member: &m, ProgramFlags: f.settings,
 	})
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/hosttoken"
 )
 
+// joinFlags are the flags of commands that make the files of a host.
 type joinFlags struct{ dir, address, hostname, zone string }
 
 func newJoin(e *session.Env) *cobra.Command {
@@ -46,12 +47,17 @@ With "-" the token is read from the standard input: other users of this host see
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return join(cmd.Context(), e, args[0], f) },
 	}
+	f.add(cmd)
+	return cmd
+}
+
+// add adds the flags to a command.
+func (f *joinFlags) add(cmd *cobra.Command) {
 	dirFlag(cmd, &f.dir)
 	cmd.Flags().StringVar(&f.address, "address", "",
 		"IP address of this host at which all other hosts reach it (required)")
 	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
-	return cmd
 }
 
 func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,9 +14,6 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
 	"github.com/windlass-dev/windlass/services/windlass/terminal"
 )
-
-// unit is what runs `windlass host run` on a host with systemd (deploy/host/windlass.service).
-const unit = "windlass.service"
 
 func newStop(e *session.Env) *cobra.Command {
 	var dir string
@@ -49,17 +45,11 @@ func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) erro
 			return err
 		}
 		if !stopping {
-			fmt.Fprintf(e.Out, "host %s: the programs run on, since %s is not being stopped\n", c.Member.Name, unit)
+			fmt.Fprintf(e.Out, "host %s: the programs run on, since %s is not being stopped\n", c.Member.Name, supervise.Unit)
 			return nil
 		}
-	} else {
-		pid, err := supervise.Alive(c)
-		if err != nil {
-			return err
-		}
-		if pid != 0 && pid == unitPID(ctx) { // the launcher's, on a control-plane host
-			return fmt.Errorf("%s would start the programs again: use `systemctl stop windlass`", unit)
-		}
+	} else if err := supervise.CheckUnit(ctx, c); err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(terminal.Raw(e.Err), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var stopped []string
@@ -76,23 +66,10 @@ func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) erro
 // unitIsStopping reports whether systemd has a job to stop the unit, as at the shutdown of the host. It has another one
 // while it restarts the unit, and none after `windlass host run` ended by itself.
 func unitIsStopping(ctx context.Context) (bool, error) {
-	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--plain", "--no-legend", unit).Output()
+	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--plain", "--no-legend", supervise.Unit).Output()
 	if err != nil {
-		return false, fmt.Errorf("systemctl list-jobs %s: %w", unit, err)
+		return false, fmt.Errorf("systemctl list-jobs %s: %w", supervise.Unit, err)
 	}
 	job := strings.Fields(string(out)) // 123 windlass.service stop running
-	return len(job) > 2 && job[1] == unit && job[2] == "stop", nil
-}
-
-// unitPID returns the main process of the unit; 0 if it is not active, or this host is without systemd.
-func unitPID(ctx context.Context) int {
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=MainPID", "--value", unit).Output()
-	if err != nil {
-		return 0
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		return 0
-	}
-	return pid
+	return len(job) > 2 && job[1] == supervise.Unit && job[2] == "stop", nil
 }

@@ -147,15 +147,3 @@ func awaitPrograms(ctx context.Context, e *session.Env, c *cluster.Cluster, name
 	}
 	return nil
 }
-
-// mergeSettings adds settings to those of a cluster; a setting of the same program and flag is replaced. All settings
-// of the flags removed, as "program.flag", are left out first.
-func mergeSettings(has, given, removed []string) []string {
-	key := func(s string) string { k, _, _ := strings.Cut(s, "="); return k }
-	replaced := map[string]bool{}
-	for _, g := range slices.Concat(given, removed) {
-		replaced[key(g)] = true
-	}
-	out := slices.DeleteFunc(slices.Clone(has), func(s string) bool { return replaced[key(s)] })
-	return append(out, given...)
-}

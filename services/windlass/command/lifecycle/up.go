@@ -94,7 +94,8 @@ func up(ctx context.Context, e *session.Env, f upFlags) error {
 			return err
 		}
 	}
-	if to := mergeSettings(c.ProgramFlags, f.settings, f.unset); !fresh && alive != 0 && len(f.settings)+len(f.unset) > 0 {
+	if to := cluster.MergeSettings(c.ProgramFlags, f.settings, f.unset); !fresh && alive != 0 && len(f.settings)+
+		len(f.unset) > 0 {
 		if err := changeSettings(ctx, e, c, to, s); err != nil {
 			return err
 		}
@@ -238,7 +239,7 @@ func reopen(ctx context.Context, e *session.Env, c *cluster.Cluster, f upFlags) 
 	if err != nil || pid != 0 {
 		return err
 	}
-	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings, f.unset)
+	c.ProgramFlags = cluster.MergeSettings(c.ProgramFlags, f.settings, f.unset)
 	if err := c.EnsureNetwork(ctx); err != nil {
 		return err
 	}

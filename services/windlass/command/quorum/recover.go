@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +27,7 @@ import (
 // recoverFlags are the flags of recover and restore.
 type recoverFlags struct {
 	yes, force bool
+	without    []string
 	timeout    time.Duration
 }
 
@@ -32,6 +35,8 @@ func (f *recoverFlags) add(cmd *cobra.Command, force string) {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.yes, "yes", false, "do it, instead of only showing what could be lost")
 	fs.BoolVar(&f.force, "force", false, force)
+	fs.StringSliceVar(&f.without, "without", nil,
+		"on a host: names of the voters on other hosts, as confirmation that none of them runs any more")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait for the processes to exit and for the data")
 }
 
@@ -45,7 +50,11 @@ func newRecover(e *session.Env) *cobra.Command {
 Without --yes the command changes nothing: it shows which members there is data of, which of them has most of the log,
 and what could be lost. With --yes it stops the cluster, makes that member's data a cluster of one member with a later
 revision, and moves all other data aside. "windlass up" then starts the cluster, and its control-plane machines join
-again. It needs neither etcd nor any service, and works for a cluster on this machine.`,
+again. It needs neither etcd nor any service, and works for a cluster on this machine.
+
+On a host of a control plane on several hosts it works with the data of this host, and ends the programs of this host
+only. Recover where the last term is the highest, and of these where the last entry is. The members of the other hosts must be off: --without names them all.
+"windlass host run" then starts this host; another one that comes back finds this one, moves its data aside and joins.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
@@ -58,17 +67,17 @@ again. It needs neither etcd nor any service, and works for a cluster on this ma
 }
 
 func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
-	c, err := localCluster(e)
+	c, err := localCluster(ctx, e, f)
 	if err != nil {
 		return err
-	}
-	if recovery.Unfinished(c) {
-		return finish(ctx, e, c, f)
 	}
 	q := lastQuorum(ctx, e)
 	if q.GetHealthyVoters() > 0 && q.GetHealthyVoters() >= q.GetMajority() {
 		return fmt.Errorf("%d of %d voters answer, which is a majority: there is nothing to recover", q.GetHealthyVoters(),
 			q.GetVoters())
+	}
+	if recovery.Unfinished(c) {
+		return finish(ctx, e, c, f)
 	}
 	s, err := recovery.Look(c)
 	if err != nil {
@@ -78,31 +87,42 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 	if !some {
 		return errors.New("this machine has no data of any member: restore a snapshot with `windlass quorum restore`")
 	}
-	if err := showSurvey(e.Out, s, survivor, q); err != nil {
+	if err := showSurvey(e.Out, c, s, survivor, q); err != nil {
 		return err
 	}
 	if all, here := s.Voters(); s.Majority() && !f.force {
 		return fmt.Errorf(
-			"the data of %d of %d voters is on this machine: `windlass up%s` starts them, and nothing is lost; "+
-				"add --force if they cannot be started", here, all, session.NameFlag(c))
+			"the data of %d of %d voters is on this machine: `%s` starts them, and nothing is lost; "+
+				"add --force if they cannot be started", here, all, startCommand(c))
 	}
 	if !s.Listed && !f.force {
 		return fmt.Errorf(
 			"the guardian's list of members is missing, so that it is not known whether the data of a majority "+
-				"is on this machine: try `windlass up%s` first, and add --force if that does not help", session.NameFlag(c))
+				"is on this machine: try `%s` first, and add --force if that does not help", startCommand(c))
+	}
+	if err := confirm(c, s, f); err != nil {
+		return err
 	}
 	if !f.yes {
 		return fmt.Errorf("nothing was changed: add --yes to recover from member %s", survivor.Name)
 	}
-	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	if err := recovery.CheckSpace(c, sizeOf(survivor.Copy.DataDir)); err != nil {
 		return err
 	}
+	p := progress.New(e.Out)
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if s, err = recovery.Look(c); err != nil { // its log may have been written to until now
 		return err
 	}
 	if survivor, some = s.Survivor(); !some {
 		return errors.New("the data of the survivor is gone")
+	}
+	if err := confirm(c, s, f); err != nil { // of a member that runs not all is known
+		return err
 	}
 	p.Begin("data")
 	aside, err := recovery.FromMember(ctx, c, survivor, time.Now())
@@ -113,13 +133,65 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 	return done(e.Out, c, aside)
 }
 
-// localCluster returns the selected cluster, whose files the commands of recovery work on.
-func localCluster(e *session.Env) (*cluster.Cluster, error) {
-	c, err := e.Cluster()
+// localCluster returns the selected cluster, or that of this host, whose files the commands of recovery work on. What
+// would start the processes again while they work is refused.
+func localCluster(ctx context.Context, e *session.Env, f recoverFlags) (*cluster.Cluster, error) {
+	c, err := e.ClusterHere()
 	if err != nil {
 		return nil, err
 	}
+	if c.Member != nil && c.Member.Worker {
+		return nil, errors.New("this host is a worker, which has no data of etcd: use a control-plane host")
+	}
+	if c.Member != nil && f.yes {
+		if err := supervise.CheckUnit(ctx, c); err != nil {
+			return nil, err
+		}
+	}
 	return c, c.CheckFormat()
+}
+
+// startCommand is how a cluster, or a host of one, is started.
+func startCommand(c *cluster.Cluster) string {
+	if c.Member == nil {
+		return "windlass up" + session.NameFlag(c)
+	}
+	return "windlass host run"
+}
+
+// confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a
+// second one beside this one, and no command can distinguish a host that is off from one that is cut
+// off.
+func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
+	if c.Member == nil {
+		if len(f.without) > 0 {
+			return errors.New("--without: is for hosts only; all members of this cluster are on this machine")
+		}
+		return nil
+	}
+	if !s.Listed && !f.force {
+		return errors.New("it is not known which members there are on other hosts, since this host has no list of them: " +
+			"add --force if none of them runs any more")
+	}
+	var elsewhere []string
+	for _, m := range s.Members {
+		if !m.Learner && m.Copy == nil && m.Trouble == "" {
+			elsewhere = append(elsewhere, m.Name)
+		}
+	}
+	named := slices.Sorted(slices.Values(f.without))
+	slices.Sort(elsewhere)
+	for _, name := range named {
+		if !slices.Contains(elsewhere, name) {
+			return fmt.Errorf("--without: %q is no voter of which this host has no data", name)
+		}
+	}
+	if slices.Equal(slices.Compact(named), elsewhere) {
+		return nil
+	}
+	return fmt.Errorf(
+		"the voters on other hosts must be off, or a second cluster would run there: confirm it with --without %s",
+		strings.Join(elsewhere, ","))
 }
 
 // lastQuorum returns what the guardian says of its members; nil if it does not answer, as when the cluster is down.
@@ -139,7 +211,7 @@ func lastQuorum(ctx context.Context, e *session.Env) *etcdv1.Quorum {
 }
 
 // showSurvey prints the members with their data, and what could be lost.
-func showSurvey(w io.Writer, s recovery.Survey, survivor recovery.Member, q *etcdv1.Quorum) error {
+func showSurvey(w io.Writer, c *cluster.Cluster, s recovery.Survey, survivor recovery.Member, q *etcdv1.Quorum) error {
 	rows := [][]string{{"NAME", "ROLE", "TERM", "LAST ENTRY", "AGREED", "REVISION", "LAST WRITTEN", "STATE"}}
 	var missing []string
 	for _, m := range s.Members {
@@ -175,6 +247,11 @@ func showSurvey(w io.Writer, s recovery.Survey, survivor recovery.Member, q *etc
 			survivor.Name, d.Written.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", d.LastIndex)
+	if c.Member != nil && len(missing) > 1 {
+		fmt.Fprint(w,
+			"Another host may have more: run this command on each that has its data, and recover where the last term is\n"+
+				"the highest, and of these where the last entry is.\n\n")
+	}
 	return nil
 }
 
@@ -203,30 +280,49 @@ func member(q *etcdv1.Quorum, id uint64) *etcdv1.Member {
 	return q.GetMembers()[i]
 }
 
-// stop stops all processes of a cluster: no member may run on the data that is replaced.
-func stop(ctx context.Context, e *session.Env, c *cluster.Cluster, p *progress.Steps) error {
+// sizeOf returns the bytes of the database in a member's data directory.
+func sizeOf(dataDir string) int64 {
+	st, err := os.Stat(filepath.Join(dataDir, "member", "snap", "db"))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// stop stops all processes of a cluster: no member may run on the data that is replaced. None is started before release
+// is called.
+func stop(ctx context.Context, e *session.Env, c *cluster.Cluster, p *progress.Steps) (release func(), err error) {
 	p.Begin("processes")
 	count := 0
 	log := slog.New(slog.NewTextHandler(e.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	err := supervise.Stop(ctx, c, log, func(name string) {
+	report := func(name string) {
 		count++
 		p.Wait(name)
-	})
+	}
+	if c.Member != nil {
+		release, err = supervise.StopHeld(ctx, c, log, report)
+	} else {
+		release, err = func() {}, supervise.Stop(ctx, c, log, report)
+	}
 	if err == nil {
 		p.Done(fmt.Sprintf("%d stopped", count))
 	}
-	return err
+	return release, err
 }
 
-// finish completes a restore that was interrupted.
+// finish completes a restore that was interrupted, and whose members elsewhere were confirmed to be off. It counts as
+// of the time when its data was made: one on another host since then is the later one.
 func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFlags) error {
 	if !f.yes {
-		return errors.New("an earlier recovery or restore was interrupted: add --yes to finish it")
+		return fmt.Errorf("an earlier recovery or restore was interrupted, whose data is of %s: add --yes to finish it",
+			recovery.MadeTime(c, time.Now()).UTC().Format(time.RFC3339))
 	}
 	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
 		return err
 	}
+	defer release()
 	aside, err := recovery.Finish(c, time.Now())
 	if err != nil {
 		return err
@@ -236,7 +332,13 @@ func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFl
 
 func done(w io.Writer, c *cluster.Cluster, aside string) error {
 	fmt.Fprintf(w, "etcd of cluster %q has one member now; the old data is in %s\n", c.Name, aside)
-	_, err := fmt.Fprintf(w, "start the cluster with `windlass up%s`; the control-plane machines join by themselves\n",
-		session.NameFlag(c))
+	if c.Member != nil {
+		_,
+			err := fmt.Fprintf(w, "start this host with `%s`; hosts that come back join by themselves, without their old data\n",
+			startCommand(c))
+		return err
+	}
+	_, err := fmt.Fprintf(w, "start the cluster with `%s`; the control-plane machines join by themselves\n",
+		startCommand(c))
 	return err
 }
