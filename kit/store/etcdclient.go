@@ -97,8 +97,8 @@ var ErrNotReady = errors.New("etcd is not ready")
 const (
 	// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
 	secondRead = 400 * time.Millisecond
-	// After a slow read, and while a voter is left out, each one is asked whether it has a leader, for askLimit at most and
-	// after askPause again.
+	// After a slow read, and while a voter is left out, each one is asked whether it has a leader, for askLimit at most
+	// and after askPause again.
 	askLimit = time.Second
 	askPause = 3 * time.Second
 )

@@ -101,7 +101,8 @@ func TestAVoterThatHangsIsLeftOut(t *testing.T) {
 	hangs := (members.Leader() + 1) % 3
 	members.Stop(hangs)
 	rest := sorted(slices.Delete(members.Endpoints(), hangs, hangs+1))
-	waitFor(t, "a client without the member that hangs", func() bool { ready(); return slices.Equal(rest, sorted(c.Endpoints())) })
+	waitFor(t, "a client without the member that hangs",
+		func() bool { ready(); return slices.Equal(rest, sorted(c.Endpoints())) })
 	members.Continue(hangs)
 	waitFor(t, "a client of all members", func() bool { ready(); return slices.Equal(all, sorted(c.Endpoints())) })
 	for i := range 3 { // none answers: none is left out

@@ -194,7 +194,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	alive := programs{
-		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail, here: here,
+		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, tokens: tokens, audit: trail, here: here,
 	}
 	if etcd != nil { // until the first read from it
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)

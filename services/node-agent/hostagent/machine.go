@@ -38,6 +38,7 @@ type Config struct {
 	Files         identity.Files // certificate of the host
 	Renews        bool           // the certificate is renewed by the cluster, not by an authority on this host
 	Certificates  Certificates   // what is asked of the certificates; nil on a host that has no authority
+	Access        Access         // keeps the policy and the tokens; nil on a host that has none
 	Gateway       string         // of this host, which is preferred; empty if it has none
 	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
 	Log           *slog.Logger

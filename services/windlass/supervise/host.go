@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
+	"github.com/windlass-dev/windlass/services/windlass/access"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/rotation"
@@ -63,6 +64,7 @@ func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 			return err
 		}
 		cfg.Gateway, cfg.Renews, cfg.Certificates = c.Gateway(), false, follower
+		cfg.Access = access.NewFollower(c, log)
 	}
 	agent := nodeagent.NewHost(cfg)
 	programs, err := newPrograms(c, own, s, log)
