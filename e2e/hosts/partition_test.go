@@ -636,9 +636,7 @@ func testPairs(t *testing.T, f *netFleet) {
 		}
 		w := third.write("pair")
 		w.Progress()
-		// Of the two hosts one may not reach the leader of eviction-controller, and its agent stays at its own gateway, which
-		// serves: its node is lost (docs/hosts.md).
-		nodes := f.watchNodes(t, third, third, f.worker)
+		nodes := f.watchNodes(t, third, append(f.hosts, f.worker)...)
 		f.net.part(first, second)
 		began := time.Now()
 		f.until(began, "leaders of all services and of etcd", func() string { return led(before, f.hosts...) })
