@@ -195,8 +195,8 @@ func (p *Pool) Conn(program string) grpc.ClientConnInterface {
 	return t.calls.conn
 }
 
-// LeadersAway names the programs whose leaders could not be reached for so long, sorted. It is longer than a leader that
-// is gone is taken for one.
+// LeadersAway names the programs whose leaders could not be reached for so long, sorted. It is longer than a leader
+// that is gone is taken for one.
 func (p *Pool) LeadersAway(length time.Duration) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
