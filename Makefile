@@ -8,7 +8,7 @@ need_proxy := $(if $(filter 0,$(shell id -u)),need-iptables) # tests lead etcd's
 need_hosts := $(if $(filter 0,$(shell id -u)),need-mmdebstrap) # makes the image of a host with systemd; without the image the tests are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: fix tidy breaking figures images deb sbom help build up down tour verify test test-unit test-e2e test-hosts test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
+.PHONY: fix tidy breaking figures images deb sbom help build up down tour tour-hosts verify test test-unit test-e2e test-hosts test-faults test-skew fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test-e2e: build $(BIN)/grpcurl $(BIN)/nfpm need-curl need-python3 $(need_proxy) 
 
 test-hosts: build $(BIN)/nfpm $(need_hosts) ## Run the tests of the Debian package on three hosts with systemd, if a container engine is available
 	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -run "^TestThreeHosts$$" ./e2e/systemd
+
+tour-hosts: build $(BIN)/nfpm $(need_hosts) ## Go through docs/hosts.md on hosts with systemd, which are containers, and print each command and its output
+	@cd e2e/systemd && WINDLASS_TOUR=1 CGO_ENABLED=0 go test -count=1 -timeout 30m -run "^TestTourOfHosts$$"
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"

@@ -86,6 +86,7 @@ func TestThreeHosts(t *testing.T) {
 	}
 	testJoins(t, f)
 	testPrograms(t, f)
+	testAccess(t, f)
 	testLosses(t, f)
 	testMachines(t, f)
 	testUpdate(t, f)
@@ -310,6 +311,11 @@ func testLosses(t *testing.T, f *fleet) {
 	run(t, "the host that began the cluster is lost, and a spare takes its place", func(t *testing.T) {
 		h4.start()
 		f.await("a spare host", func() string { return h4.missing("Available", h2) })
+		// It joined by a token from before the changes.
+		f.await("the policy and the tokens of the spare", func() string { return inForce(h2, h1, h2, h3, h4) })
+		if h4.file("policy.yaml") != h2.file("policy.yaml") {
+			t.Error("the spare has another policy")
+		}
 		machine := h1.machine(h2)
 		w := h2.write("first")
 		w.Progress()

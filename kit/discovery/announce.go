@@ -105,6 +105,8 @@ func (a *Announcer) Run(ctx context.Context) error {
 		}
 		select {
 		case <-time.After(wait):
+		case <-a.changed: // it reads from etcd again: others should not pass over it until a pause is over
+			wait = retryPause
 		case <-ctx.Done():
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,19 +28,21 @@ import (
 // Settings is the file with the settings of a host, in its directory.
 const Settings = "host.json"
 
-// PKI is the directory of the authorities, below that of a host.
-const PKI = "pki"
+// pkiDir is the directory of the authorities, below that of a host.
+const pkiDir = "pki"
 
-// maxSize is how many bytes the files of a bundle may have together: one for a host that joins is kept in etcd, in one
-// record, which may have 1 MiB when it is encrypted.
-const maxSize = 1000 << 10
+// How many bytes the files of a bundle may have together.
+const (
+	ForJoin   = 1000 << 10 // it is kept in etcd, in one record, which may have 1 MiB when it is encrypted
+	ForBackup = 64 << 20
+)
 
 // Lock keeps others from the authorities of a host until unlock is called. dir is the host's.
 func Lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Join(dir, PKI), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, pkiDir), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, PKI, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, pkiDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +52,9 @@ func Lock(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Pack returns the bundle of the host whose files are in dir. Who has it is root of the cluster.
-func Pack(dir string) ([]byte, error) {
+// Pack returns the bundle of the host whose files are in dir, of at most limit bytes before it is compressed. Who has
+// it is root of the cluster. A host that lacks something, or whose keys are not those of its authorities, is an error.
+func Pack(dir string, limit int) ([]byte, error) {
 	unlock, err := Lock(dir)
 	if err != nil {
 		return nil, err
@@ -59,7 +63,7 @@ func Pack(dir string) ([]byte, error) {
 	var out bytes.Buffer
 	packed := gzip.NewWriter(&out)
 	files := tar.NewWriter(packed)
-	total := 0
+	total, packedFiles := 0, map[string][]byte{}
 	err = filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -78,9 +82,10 @@ func Pack(dir string) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		if total += len(content); total > maxSize {
-			return fmt.Errorf("the files for another host are larger than %d KiB together, with %s", maxSize>>10, name)
+		if total += len(content); total > limit {
+			return fmt.Errorf("the files for another host are larger than %d KiB together, with %s", limit>>10, name)
 		}
+		packedFiles[name] = content
 		if err := files.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
 			return err
 		}
@@ -90,14 +95,14 @@ func Pack(dir string) ([]byte, error) {
 	if err := errors.Join(err, files.Close(), packed.Close()); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), nil
+	return out.Bytes(), complete(packedFiles)
 }
 
-// hasShared reports whether a directory below a host's, or that itself, may have files of a bundle: the data of pods and
-// of etcd is not walked.
+// hasShared reports whether a directory below a host's, or that itself, may have files of a bundle: the data of pods
+// and of etcd is not walked.
 func hasShared(name string) bool {
 	parts := strings.Split(name, "/")
-	return name == "." || parts[0] == PKI || parts[0] == "release" ||
+	return name == "." || parts[0] == pkiDir || parts[0] == "release" ||
 		parts[0] == "services" && (len(parts) <= 2 || len(parts) == 3 && parts[2] == "tls")
 }
 
@@ -107,7 +112,7 @@ func shared(name string) bool {
 	switch parts[0] {
 	case "policy.yaml":
 		return len(parts) == 1
-	case PKI:
+	case pkiDir:
 		// The rest is of this host: the lock, and the audit log of what was issued here.
 		return len(parts) == 2 && (slices.Contains([]string{".crt", ".key", ".json"}, path.Ext(name)) ||
 			parts[1] == "record-keys-made")
@@ -141,12 +146,12 @@ func Unpack(bundle []byte) (map[string][]byte, error) {
 			h.Name != Settings && !shared(h.Name) {
 			return nil, fmt.Errorf("%q is no file of a host", h.Name)
 		}
-		content, err := io.ReadAll(io.LimitReader(files, maxSize+1))
+		content, err := io.ReadAll(io.LimitReader(files, ForBackup+1))
 		if err != nil {
 			return nil, err
 		}
-		if total += len(content); total > maxSize {
-			return nil, fmt.Errorf("is larger than %d KiB", maxSize>>10)
+		if total += len(content); total > ForBackup {
+			return nil, fmt.Errorf("is larger than %d KiB", ForBackup>>10)
 		}
 		out[h.Name] = content
 	}
@@ -156,7 +161,7 @@ func Unpack(bundle []byte) (map[string][]byte, error) {
 func complete(files map[string][]byte) error {
 	want := []string{Settings, "policy.yaml"}
 	for _, name := range topology.Authorities() {
-		want = append(want, PKI+"/"+name+"-ca.crt", PKI+"/"+name+"-ca.key")
+		want = append(want, pkiDir+"/"+name+"-ca.crt", pkiDir+"/"+name+"-ca.key")
 	}
 	for _, s := range topology.AllServices() {
 		if s.Seals {
@@ -167,9 +172,15 @@ func complete(files map[string][]byte) error {
 		if len(files[name]) == 0 {
 			return fmt.Errorf("%s is missing", name)
 		}
+		if path.Ext(name) == ".json" && !json.Valid(files[name]) {
+			return fmt.Errorf("%s is no JSON", name)
+		}
 	}
-	if !json.Valid(files[Settings]) {
-		return fmt.Errorf("%s is no JSON", Settings)
+	for _, name := range topology.Authorities() {
+		at := pkiDir + "/" + name + "-ca"
+		if _, err := tls.X509KeyPair(files[at+".crt"], files[at+".key"]); err != nil {
+			return fmt.Errorf("%s.key: is not the key of %[1]s.crt: %w", at, err)
+		}
 	}
 	return nil
 }

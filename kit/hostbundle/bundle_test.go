@@ -10,20 +10,31 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // needed returns the files that a host cannot make itself.
-func needed() map[string]string {
+func needed(t *testing.T) map[string]string {
+	t.Helper()
 	files := map[string]string{Settings: "{}", "policy.yaml": "x"}
 	for _, name := range topology.Authorities() {
-		files["pki/"+name+"-ca.crt"], files["pki/"+name+"-ca.key"] = "x", "x"
+		a, err := identity.NewAuthority(name, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := a.KeyPEM()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["pki/"+name+"-ca.crt"], files["pki/"+name+"-ca.key"] = string(a.PEM()), string(key)
 	}
 	for _, s := range topology.AllServices() {
 		if s.Seals {
-			files["services/"+s.Name+"/tls/"+serve.RecordKeysFile] = "x"
+			files["services/"+s.Name+"/tls/"+serve.RecordKeysFile] = "{}"
 		}
 	}
 	return files
@@ -46,7 +57,7 @@ func host(t *testing.T, files map[string]string) string {
 }
 
 func TestABundleHasWhatAllHostsShare(t *testing.T) {
-	files := needed()
+	files := needed(t)
 	files["services/gateway/tokens"], files["release/index.json"], files["release/blobs/sha256/a"] = "t", "r", "b"
 	of := maps.Clone(files)
 	for _, name := range []string{
@@ -55,7 +66,7 @@ func TestABundleHasWhatAllHostsShare(t *testing.T) {
 	} {
 		of[name] = "this host's alone"
 	}
-	bundle, err := Pack(host(t, of))
+	bundle, err := Pack(host(t, of), ForJoin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,16 +85,27 @@ func TestABundleHasWhatAllHostsShare(t *testing.T) {
 }
 
 func TestABundleThatLacksKeysIsRefused(t *testing.T) {
-	for name := range needed() {
-		files := needed()
+	whole := needed(t)
+	for name := range whole {
+		files := maps.Clone(whole)
 		delete(files, name)
-		bundle, err := Pack(host(t, files))
-		if err != nil {
-			t.Fatal(err)
+		if _, err := Pack(host(t, files), ForJoin); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Pack without %s: %v", name, err)
 		}
-		if _, err := Unpack(bundle); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("without %s: %v", name, err)
+		if _, err := Unpack(bundleOf(t, files)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Unpack without %s: %v", name, err)
 		}
+	}
+	other := needed(t)
+	for _, name := range topology.Authorities() {
+		files := maps.Clone(whole)
+		files["pki/"+name+"-ca.key"] = other["pki/"+name+"-ca.key"]
+		if _, err := Pack(host(t, files), ForJoin); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("with another key of %s: %v", name, err)
+		}
+	}
+	if _, err := Pack(host(t, whole), 100); err == nil {
+		t.Error("a bundle that is too large is made")
 	}
 }
 
@@ -100,14 +122,23 @@ func TestABundleWithOtherFilesIsRefused(t *testing.T) {
 
 func packed(t *testing.T, name string) []byte {
 	t.Helper()
+	return bundleOf(t, map[string]string{name: "x"})
+}
+
+// bundleOf packs files, whatever they are.
+func bundleOf(t *testing.T, content map[string]string) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	compressed := gzip.NewWriter(&out)
 	files := tar.NewWriter(compressed)
-	if err := files.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: 1}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := files.Write([]byte("x")); err != nil {
-		t.Fatal(err)
+	for name, text := range content {
+		err := files.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(text))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := files.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := errors.Join(files.Close(), compressed.Close()); err != nil {
 		t.Fatal(err)
@@ -158,16 +189,19 @@ func TestRecipients(t *testing.T) {
 		t.Error(err)
 	}
 	for _, text := range []string{
-		"", "age1", recipient + "\n" + recipient, recipient + " x", "#x", strings.ToUpper(recipient) + "1", "ssh-ed25519 AAAA",
+		"", "age1", recipient + "\n" + recipient, recipient + " x", "#x", strings.ToUpper(recipient) + "1",
+		"ssh-ed25519 AAAA",
 	} {
 		if CheckRecipient(text) == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}
-	if err := CheckRecipient(key); err == nil || strings.Contains(err.Error(), key) {
-		t.Errorf("a private key: %v", err)
+	for _, text := range []string{key, " " + key, "# created: 2026\n# public key: " + recipient + "\n" + key} {
+		if err := CheckRecipient(text); err == nil || strings.Contains(err.Error(), key) {
+			t.Errorf("a private key: %v", err)
+		}
 	}
 	if _, err := Seal(nil, nil); err == nil {
-		t.Error("sealed to nobody")
+		t.Error("sealed to no recipient")
 	}
 }

@@ -22,19 +22,21 @@ func NewRecoveryKey() (key, recipient string, err error) {
 	return identity.String(), identity.Recipient().String(), nil
 }
 
-// CheckRecipient returns an error unless text is a recipient of age. A private key is refused, and is not in the error.
+// CheckRecipient returns an error unless text is a recipient of age. The error does not have the text, which may be a
+// private key by mistake.
 func CheckRecipient(text string) error {
 	_, err := recipient(text)
 	return err
 }
 
 func recipient(text string) (age.Recipient, error) {
-	if strings.HasPrefix(strings.ToUpper(text), "AGE-SECRET-KEY-") {
-		return nil, errors.New("is a private key: give its recipient, which begins with age1")
+	if strings.Contains(strings.ToUpper(text), "AGE-SECRET-KEY-") {
+		return nil, errors.New("is a private key, and by now in the logs of this call: make another one, and give its " +
+			"recipient, which begins with age1")
 	}
 	list, err := age.ParseRecipients(strings.NewReader(text))
 	if err != nil || len(list) != 1 || strings.ContainsAny(text, "\n#") {
-		return nil, fmt.Errorf("%q is no recipient of age, which begins with age1", text)
+		return nil, errors.New("is no recipient of age, which begins with age1")
 	}
 	return list[0], nil
 }
@@ -76,5 +78,12 @@ func Open(sealed []byte, keys string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	bundle, err := io.ReadAll(io.LimitReader(r, maxSealed+1))
+	if err == nil && len(bundle) > maxSealed {
+		err = fmt.Errorf("is larger than %d MiB", maxSealed>>20)
+	}
+	return bundle, err
 }
+
+// maxSealed is the size of the largest bundle that is opened: files may be larger compressed than before, by a little.
+const maxSealed = ForBackup + ForBackup/64

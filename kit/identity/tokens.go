@@ -144,22 +144,37 @@ func AddToken(path string, t Token) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if _, err := ParseTokens(text); err != nil {
+	if text, err = AppendToken(text, t); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	return renameio.WriteFile(path, text, 0o600)
+}
+
+// AppendToken adds a token to the text of a file of tokens, and removes those that have expired.
+func AppendToken(text []byte, t Token) ([]byte, error) {
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	kept, err := RemoveTokens(text, func(old Token) bool { return !time.Now().Before(old.Expires) })
+	if err != nil {
+		return nil, err
+	}
+	entry, err := json.Marshal(t)
+	return append(append(kept, entry...), '\n'), err
+}
+
+// RemoveTokens removes tokens from the text of a file of tokens. Other lines stay as they are.
+func RemoveTokens(text []byte, remove func(Token) bool) ([]byte, error) {
+	if _, err := ParseTokens(text); err != nil {
+		return nil, err
 	}
 	var kept bytes.Buffer
 	for line := range bytes.Lines(text) {
-		old, err := parseToken(bytes.TrimSpace(line))
-		if err == nil && !time.Now().Before(old.Expires) {
+		if old, err := parseToken(bytes.TrimSpace(line)); err == nil && remove(old) {
 			continue
 		}
 		kept.Write(bytes.TrimSuffix(line, []byte("\n")))
 		kept.WriteByte('\n')
 	}
-	entry, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	kept.Write(append(entry, '\n'))
-	return renameio.WriteFile(path, kept.Bytes(), 0o600)
+	return kept.Bytes(), nil
 }

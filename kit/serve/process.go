@@ -233,7 +233,7 @@ func (p *Process) openServer() error {
 	p.onClose(func() error { p.GRPC.Stop(); return nil })
 	p.health = health.NewServer()
 	p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-	grpc_health_v1.RegisterHealthServer(p.GRPC, healthServer{p.health, p.Audit})
+	grpc_health_v1.RegisterHealthServer(p.GRPC, healthServer{p.health, p.Audit, p.Policy})
 	reflection.Register(p.GRPC)
 
 	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {

@@ -2,7 +2,10 @@ package serve_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
@@ -31,6 +35,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 )
 
 // cluster issues the certificates of a test's services.
@@ -256,6 +261,48 @@ func TestDialBelievesOnlyTheServiceItAskedFor(t *testing.T) {
 	}
 	if _, err := client.Dial("unknown"); err == nil {
 		t.Error("Dial of an unknown peer succeeds")
+	}
+}
+
+// A caller learns from an answer whether a process has a new policy in force.
+func TestAHealthCheckSaysWhichPolicyIsInForce(t *testing.T) {
+	c := newCluster(t)
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text []byte) string {
+		t.Helper()
+		if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(text)
+		return hex.EncodeToString(sum[:])
+	}
+	want := write(identity.DefaultPolicy())
+	cfg := c.config("machine-api")
+	cfg.Policy = path
+	server := newProcess(t, cfg)
+	start(t, server)
+	other := c.config("hook-broker")
+	other.Peers = map[string]string{"machine-api": server.Address()}
+	conn, err := newProcess(t, other).Dial("machine-api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range [][]byte{nil, identity.IsolatedPolicy()} {
+		if text != nil {
+			want = write(text)
+		}
+		servetest.Await(t, func() string {
+			var header metadata.MD
+			_, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{},
+				grpc.Header(&header))
+			if got := header.Get(serve.PolicyHeader); err != nil || len(got) != 1 || got[0] != want {
+				return fmt.Sprintf("policies in force %q, %v; want %s", got, err, want)
+			}
+			return ""
+		})
 	}
 }
 

@@ -119,7 +119,7 @@ func (c *Copy) readLog(walDir string) error {
 		if e.GetType() != raftpb.EntryConfChange {
 			continue
 		}
-		if err := c.apply(e.GetData()); err != nil {
+		if err := c.apply(e.GetData(), e.GetIndex() <= c.Commit); err != nil {
 			return fmt.Errorf("entry %d: %w", e.GetIndex(), err)
 		}
 	}
@@ -127,16 +127,18 @@ func (c *Copy) readLog(walDir string) error {
 }
 
 // apply takes a change of the members into account. The database may have it already: ids are never given again, so the
-// last change of a member in the log is what counts.
-func (c *Copy) apply(data []byte) error {
+// last change of a member in the log is what counts. A removal that is not agreed on may never come about.
+func (c *Copy) apply(data []byte, agreed bool) error {
 	var change raftpb.ConfChange
 	if err := proto.Unmarshal(data, &change); err != nil {
 		return err
 	}
 	id := change.GetNodeId()
 	if change.GetType() == raftpb.ConfChangeRemoveNode {
-		delete(c.Members, id)
-		c.Removed[id] = true
+		if agreed {
+			delete(c.Members, id)
+			c.Removed[id] = true
+		}
 		return nil
 	}
 	var is membership.ConfigChangeContext
@@ -149,7 +151,7 @@ func (c *Copy) apply(data []byte) error {
 	return nil
 }
 
-// list notes a member. A change of a member does not say its name, which it tells itself when it starts.
+// list notes a member. A change of a member does not say its name, which it reports itself when it starts.
 func (c *Copy) list(id uint64, name string, learner bool) {
 	if !c.Removed[id] {
 		c.Members[id] = Listed{Name: cmp.Or(name, c.Members[id].Name), Learner: learner}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -34,11 +35,61 @@ func logged(t *testing.T, entries, entryTerm, seen uint64) string {
 	for i := range entries {
 		list = append(list, &raftpb.Entry{Term: proto.Uint64(entryTerm), Index: proto.Uint64(i + 1)})
 	}
-	state := &raftpb.HardState{Term: proto.Uint64(seen), Vote: proto.Uint64(1), Commit: proto.Uint64(1)}
+	write(t, w, seen, 1, list...)
+	return dir
+}
+
+// write adds entries to a log, of which some are agreed on.
+func write(t *testing.T, w *wal.WAL, seen, commit uint64, list ...*raftpb.Entry) {
+	t.Helper()
+	state := &raftpb.HardState{Term: proto.Uint64(seen), Vote: proto.Uint64(1), Commit: proto.Uint64(commit)}
 	if err := w.Save(state, list); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+}
+
+func TestARemovalThatIsNotAgreedOnDoesNotCount(t *testing.T) {
+	dir := t.TempDir()
+	metadata, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: proto.Uint64(1), ClusterID: proto.Uint64(9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := wal.Create(zap.NewNop(), filepath.Join(dir, "member", "wal"), metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(index uint64, kind raftpb.ConfChangeType, id uint64, context string) *raftpb.Entry {
+		data, err := proto.Marshal(&raftpb.ConfChange{Type: &kind, NodeId: proto.Uint64(id), Context: []byte(context)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := raftpb.EntryConfChange
+		return &raftpb.Entry{Term: proto.Uint64(1), Index: proto.Uint64(index), Type: &of, Data: data}
+	}
+	write(t, w, 1, 5,
+		change(1, raftpb.ConfChangeAddNode, 1, `{"id": 1, "name": "self"}`),
+		change(2, raftpb.ConfChangeAddLearnerNode, 2, `{"id": 2, "isLearner": true}`),
+		change(3, raftpb.ConfChangeAddNode, 3, `{"id": 3, "name": "gone"}`),
+		change(4, raftpb.ConfChangeRemoveNode, 3, ""),
+		change(5, raftpb.ConfChangeAddNode, 2, `{"id": 2, "isPromote": true}`),
+		change(6, raftpb.ConfChangeAddLearnerNode, 4, `{"id": 4, "name": "late", "isLearner": true}`),
+		change(7, raftpb.ConfChangeRemoveNode, 2, ""),
+		change(8, raftpb.ConfChangeRemoveNode, 1, ""),
+	)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := snapshot.Inspect(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[uint64]snapshot.Listed{1: {Name: "self"}, 2: {}, 4: {Name: "late", Learner: true}}
+	if diff := cmp.Diff(want, c.Members); diff != "" {
+		t.Errorf("members (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[uint64]bool{3: true}, c.Removed); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
 }
 
 // A member that voted in an election has seen its term, and has not one entry more for that.

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -51,10 +50,7 @@ func NewS3(cfg S3Config) (*S3, error) {
 		return nil, errors.New("a bucket is required")
 	}
 	keys := credentials.NewEnvAWS()
-	if cfg.CredentialsFile != "" {
-		if _, err := os.Stat(cfg.CredentialsFile); err != nil {
-			return nil, fmt.Errorf("credentials: %w", err)
-		}
+	if cfg.CredentialsFile != "" { // it is read when it is used
 		keys = credentials.NewFileAWSCredentials(cfg.CredentialsFile, "default")
 	}
 	client, err := minio.New(u.Host, &minio.Options{
@@ -127,11 +123,17 @@ func (s *S3) put(ctx context.Context, file, contentType string, content []byte) 
 	return err
 }
 
+// maxKeys is how many bytes the keys beside a snapshot may have: more than a host packs for a backup.
+const maxKeys = 128 << 20
+
 // Keys returns the encrypted keys beside a snapshot. The error wraps ErrBroken if they are not those that its
 // description names.
 func (s *S3) Keys(ctx context.Context, info Info) ([]byte, error) {
 	if info.SealedKeys == nil {
 		return nil, fmt.Errorf("snapshot %s has no keys beside it", info.Name)
+	}
+	if n := info.SealedKeys.SizeBytes; n < 0 || n > maxKeys {
+		return nil, fmt.Errorf("%w: the keys beside %s are said to have %d bytes", ErrBroken, info.Name, n)
 	}
 	o, err := s.client.GetObject(ctx, s.cfg.Bucket, s.key(info.Name+keysSuffix), minio.GetObjectOptions{})
 	if err != nil {
@@ -205,7 +207,11 @@ func (s *S3) List(ctx context.Context) ([]Info, error) {
 
 // Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none.
 func (s *S3) Info(ctx context.Context, name string) (Info, error) {
-	return s.info(ctx, s.key(name+infoSuffix))
+	info, err := s.info(ctx, s.key(name+infoSuffix))
+	if err == nil && info.Name != name {
+		err = fmt.Errorf("%w: %s describes snapshot %q", ErrBroken, s.key(name+infoSuffix), info.Name)
+	}
+	return info, err
 }
 
 func (s *S3) info(ctx context.Context, key string) (Info, error) {

@@ -184,12 +184,24 @@ func (d Directory) File(name string) string { return filepath.Join(d.path, name+
 // KeysFile returns the path of the encrypted keys beside a snapshot.
 func (d Directory) KeysFile(name string) string { return filepath.Join(d.path, name+keysSuffix) }
 
+// KeysOf returns the path of the encrypted keys beside a snapshot's file.
+func KeysOf(file string) string { return strings.TrimSuffix(file, fileSuffix) + keysSuffix }
+
 // info returns the path of a snapshot's description.
 func (d Directory) info(name string) string { return filepath.Join(d.path, name+infoSuffix) }
 
 // Info returns the description of a complete snapshot. The error wraps fs.ErrNotExist if there is none of that name,
 // and ErrBroken if the description cannot be read or is not that of the file.
 func (d Directory) Info(name string) (Info, error) {
+	info, err := d.described(name)
+	if err == nil && info.SealedKeys != nil {
+		_, err = d.Keys(info)
+	}
+	return info, err
+}
+
+// described is Info without the keys beside the snapshot.
+func (d Directory) described(name string) (Info, error) {
 	info, err := readInfo(d.info(name))
 	if err != nil {
 		return Info{}, err
@@ -202,9 +214,6 @@ func (d Directory) Info(name string) (Info, error) {
 		err = fmt.Errorf("%w: %s has %d bytes, and had %d when it was checked", ErrBroken, d.File(name), stat.Size(),
 			info.SizeBytes)
 	}
-	if err == nil && info.SealedKeys != nil {
-		_, err = d.Keys(info)
-	}
 	return info, err
 }
 
@@ -215,6 +224,9 @@ func (d Directory) Keys(info Info) ([]byte, error) {
 		return nil, fmt.Errorf("snapshot %s has no keys beside it", info.Name)
 	}
 	stat, err := os.Lstat(d.KeysFile(info.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is gone", ErrBroken, d.KeysFile(info.Name))
+	}
 	if err == nil && (!stat.Mode().IsRegular() || stat.Size() != info.SealedKeys.SizeBytes) {
 		err = fmt.Errorf("%w: %s is not the file that was written", ErrBroken, d.KeysFile(info.Name))
 	}
@@ -229,14 +241,15 @@ func (d Directory) Keys(info Info) ([]byte, error) {
 }
 
 // Write stores what fetch writes as the snapshot that info names, with keys beside it unless they are nil, and returns
-// info with what was found in it. If fetch, the disk or the check fails, nothing is left of it. Parts of earlier snapshots that were cut off are removed first.
-// The error wraps fs.ErrExist if there is a complete snapshot of that name, which stays as it is.
+// info with what was found in it. If fetch, the disk or the check fails, nothing is left of it. Parts of earlier
+// snapshots that were cut off are removed first. The error wraps fs.ErrExist if there is a complete snapshot of that
+// name, which stays as it is.
 func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(context.Context, io.Writer) error,
 ) (Info, error) {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return Info{}, err
 	}
-	if had, err := d.Info(info.Name); err == nil {
+	if had, err := d.described(info.Name); err == nil { // also if its keys are gone
 		return Info{}, exists(had)
 	}
 	if err := d.clean(); err != nil {
@@ -257,6 +270,9 @@ func (d Directory) Write(ctx context.Context, info Info, keys *Keys, fetch func(
 	found.SealedKeys = keys.describe()
 	if keys != nil {
 		err = durable.WriteFile(d.KeysFile(info.Name), keys.Sealed, 0o600)
+		if err == nil {
+			_, err = d.Keys(found)
+		}
 	}
 	if err == nil {
 		err = d.describe(found)

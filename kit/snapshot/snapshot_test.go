@@ -520,7 +520,8 @@ func TestKeysAreKeptBesideASnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Keys(info); err != nil || string(got) != "sealed" || !slices.Equal(info.SealedKeys.Recipients, keys.Recipients) {
+	if got, err := d.Keys(info); err != nil || string(got) != "sealed" || !slices.Equal(info.SealedKeys.Recipients,
+		keys.Recipients) {
 		t.Errorf("Keys = %q, %v; %+v", got, err, info.SealedKeys)
 	}
 	if err := os.WriteFile(d.KeysFile("s"), []byte("SEALED"), 0o600); err != nil {
@@ -532,8 +533,12 @@ func TestKeysAreKeptBesideASnapshot(t *testing.T) {
 	if err := os.Remove(d.KeysFile("s")); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := d.List(); len(list) != 0 && err == nil {
-		t.Errorf("without its keys it is listed: %v", list)
+	if list, err := d.List(); len(list) != 0 || !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("without its keys: %v, %v, want %v", list, err, snapshot.ErrBroken)
+	}
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, nil, writing(data)); !errors.Is(err,
+		fs.ErrExist) {
+		t.Errorf("a snapshot without its keys is written over: %v", err)
 	}
 	if err := d.Remove("s"); err != nil {
 		t.Fatal(err)

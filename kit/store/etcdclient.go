@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -78,6 +79,11 @@ type Endpoints struct {
 	file   string
 	log    *slog.Logger
 	newest chan []string // for the file
+
+	// What follows is of Ready alone.
+	voters []string  // addresses, as they were listed last
+	away   []string  // those of voters that had no leader or did not answer when they were asked
+	asked  time.Time // when the voters were asked last
 }
 
 // NewEndpoints returns the Endpoints of a client. With an empty file name nothing is written.
@@ -88,24 +94,45 @@ func NewEndpoints(c *clientv3.Client, file string, log *slog.Logger) *Endpoints 
 // ErrNotReady means that no linearizable read came through.
 var ErrNotReady = errors.New("etcd is not ready")
 
-// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
-const secondRead = 400 * time.Millisecond
+const (
+	// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
+	secondRead = 400 * time.Millisecond
+	// After a slow read, and while a voter is left out, each one is asked whether it has a leader, for askLimit at most
+	// and after askPause again.
+	askLimit = time.Second
+	askPause = 3 * time.Second
+)
 
 // Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it
 // asks again and again, the next member while one does not answer; the error is that of the first that answered. What
-// is read are the members, so the client's addresses are those of the voters then; an empty list is not used. One call
-// at a time.
+// is read are the members, so the client's addresses are those of the voters then; an empty list is not used. A voter
+// that does not answer, or has no leader, is left out while another one has one: etcd's client takes its addresses in
+// turn, so each second or third call would go to a member that is cut off from the others. One call at a time.
 func (e *Endpoints) Ready(ctx context.Context) error {
+	began := time.Now()
 	list, err := e.members(ctx)
 	if err != nil {
+		if len(e.away) > 0 { // those that were left out may be the ones that answer
+			e.away = nil
+			e.client.SetEndpoints(e.voters...)
+		}
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	voters := clientURLs(list)
 	if len(voters) == 0 {
 		return nil
 	}
-	if !slices.Equal(voters, sorted(e.client.Endpoints())) {
-		e.client.SetEndpoints(voters...)
+	e.voters = voters
+	if slow := time.Since(began) > secondRead; (slow || len(e.away) > 0) && time.Since(e.asked) > askPause {
+		e.away = e.leaderless(ctx)
+		e.asked = time.Now()
+	}
+	used := slices.DeleteFunc(slices.Clone(voters), func(u string) bool { return slices.Contains(e.away, u) })
+	if len(used) == 0 {
+		used = voters
+	}
+	if !slices.Equal(used, sorted(e.client.Endpoints())) {
+		e.client.SetEndpoints(used...)
 	}
 	select {
 	case <-e.newest: // older
@@ -113,6 +140,31 @@ func (e *Endpoints) Ready(ctx context.Context) error {
 	}
 	e.newest <- voters
 	return nil
+}
+
+// leaderless asks each voter, and returns those that do not answer or have no leader, if another one has one.
+func (e *Endpoints) leaderless(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	var group sync.WaitGroup
+	leads := make([]bool, len(e.voters))
+	for i, url := range e.voters {
+		group.Go(func() {
+			st, err := e.client.Status(ctx, url)
+			leads[i] = err == nil && st.Leader != 0
+		})
+	}
+	group.Wait()
+	var out []string
+	for i, url := range e.voters {
+		if !leads[i] {
+			out = append(out, url)
+		}
+	}
+	if len(out) == len(e.voters) {
+		return nil
+	}
+	return out
 }
 
 // members returns the first answer that comes.

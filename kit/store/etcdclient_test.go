@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,6 +80,49 @@ func TestUnreachableMembersAreNotReady(t *testing.T) {
 	if err := store.NewEndpoints(c, "", slog.New(slog.DiscardHandler)).Ready(ctx); !errors.Is(err, store.ErrNotReady) {
 		t.Errorf("Ready = %v", err)
 	}
+}
+
+// One member that hangs must not get each third call: it is left out until it answers again.
+func TestAVoterThatHangsIsLeftOut(t *testing.T) {
+	members := etcdtest.StartMembers(t, 3)
+	c, err := store.Dial(store.ClientConfig{Endpoints: members.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	endpoints := store.NewEndpoints(c, "", slog.New(slog.DiscardHandler))
+	ready := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_ = endpoints.Ready(ctx) // may fail while the member is paused
+	}
+	all := sorted(members.Endpoints())
+	waitFor(t, "a client of all members", func() bool { ready(); return slices.Equal(all, sorted(c.Endpoints())) })
+	hangs := (members.Leader() + 1) % 3
+	members.Stop(hangs)
+	rest := sorted(slices.Delete(members.Endpoints(), hangs, hangs+1))
+	waitFor(t, "a client without the member that hangs",
+		func() bool { ready(); return slices.Equal(rest, sorted(c.Endpoints())) })
+	members.Continue(hangs)
+	waitFor(t, "a client of all members", func() bool { ready(); return slices.Equal(all, sorted(c.Endpoints())) })
+	for i := range 3 { // none answers: none is left out
+		members.Stop(i)
+	}
+	for range 3 {
+		ready()
+	}
+	if diff := cmp.Diff(all, sorted(c.Endpoints())); diff != "" {
+		t.Error(diff)
+	}
+	for i := range 3 {
+		members.Continue(i)
+	}
+}
+
+func sorted(in []string) []string {
+	out := slices.Clone(in)
+	slices.Sort(out)
+	return out
 }
 
 // waitFor waits until what holds.

@@ -44,6 +44,10 @@ const MetricsStep = 100
 // ElectionsPrefix is the prefix of all election keys in etcd.
 const ElectionsPrefix = "/windlass/elections/"
 
+// HealthForAgents is the service in health checks of a gateway that says whether agents are served there: whether the
+// gateway serves, and reaches the processes that lead, to which all streams of agents go.
+const HealthForAgents = "agents"
+
 // EndpointsPrefix is the prefix in etcd of what the processes of a cluster of several hosts announce of themselves.
 const EndpointsPrefix = "/windlass/endpoints/"
 

@@ -53,9 +53,9 @@ type SnapshotsConfig struct {
 	Bucket    *snapshot.S3       // nil: none is set up
 	// Bundle returns the keys of the control plane for snapshots that ask for them; nil where there are none on hosts.
 	Bundle func() ([]byte, error)
-	Events    Eventer
-	Now       func() time.Time
-	Log       *slog.Logger
+	Events Eventer
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Snapshots carries out what the plan says of snapshots, one after the other, while this process leads.

@@ -5,6 +5,7 @@ package kinds
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -12,6 +13,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/hostbundle"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -33,21 +35,51 @@ type Tables struct {
 	Schedules *resource.Table[*etcdv1.SnapshotSchedule]
 }
 
-// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys of
-// the control plane beside them.
-func New(st *store.Store, validator protovalidate.Validator, hasKeys bool, log *slog.Logger) *Tables {
+// New returns the tables over a store. Nothing is read before they run. hasKeys says that snapshots may have the keys
+// of the control plane beside them; policy says who may ask for that.
+func New(st *store.Store, validator protovalidate.Validator, hasKeys bool, policy *identity.Policy, log *slog.Logger,
+) *Tables {
 	return &Tables{
 		Snapshots: resource.NewTable(st, validator, resource.Config[*etcdv1.Snapshot]{
-			Finalizers: []string{plan.SnapshotFinalizer}, ValidateUpdate: keepsSpec, Admit: admitSnapshot, Log: log,
-			Validate: func(s *etcdv1.Snapshot) []object.Fault { return recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys) },
+			Finalizers: []string{plan.SnapshotFinalizer}, ValidateUpdate: keepsSpec, Log: log,
+			Admit: func(w *resource.Write[*etcdv1.Snapshot]) error {
+				if err := admitSnapshot(w); err != nil {
+					return err
+				}
+				return admitRecipients(policy, w, "snapshots/keys", w.Old.GetSpec().GetKeyRecipients(),
+					w.New.GetSpec().GetKeyRecipients())
+			},
+			Validate: func(s *etcdv1.Snapshot) []object.Fault {
+				return recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys)
+			},
 		}),
 		Schedules: resource.NewTable(st, validator, resource.Config[*etcdv1.SnapshotSchedule]{
 			Validate: func(s *etcdv1.SnapshotSchedule) []object.Fault {
 				return append(scheduleFaults(s), recipientFaults(s.GetSpec().GetKeyRecipients(), hasKeys)...)
 			},
+			Admit: func(w *resource.Write[*etcdv1.SnapshotSchedule]) error {
+				return admitRecipients(policy, w, "snapshotschedules/keys", w.Old.GetSpec().GetKeyRecipients(),
+					w.New.GetSpec().GetKeyRecipients())
+			},
 			Log: log,
 		}),
 	}
+}
+
+// admitRecipients lets only callers with the right to update RESOURCE/keys choose who can open the keys of the control
+// plane in a backup: with these a recipient is root of the cluster.
+func admitRecipients[T object.Object](policy *identity.Policy, w *resource.Write[T], resource string, was, is []string,
+) error {
+	if w.Own || len(is) == 0 || slices.Equal(was, is) {
+		return nil
+	}
+	right := identity.Attributes{
+		Verb: "update", Group: "windlass.dev", Resource: resource, Name: w.New.GetMetadata().GetName(),
+	}
+	if ok, reason := policy.Allowed(w.By, right); !ok {
+		return rpcerr.Forbidden("spec.keyRecipients: " + reason)
+	}
+	return nil
 }
 
 func keepsSpec(old, next *etcdv1.Snapshot) []object.Fault {

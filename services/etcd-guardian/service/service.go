@@ -130,7 +130,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Recovered: cfg.recovered, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Log)
+	tables := kinds.New(st, p.Validator, cfg.hostDir != "", p.Policy, p.Log)
 	p.Metrics.MustRegister(metrics.New(func() *etcdv1.Quorum {
 		o, _ := c.Last()
 		return o.Quorum
@@ -181,6 +181,13 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 		Work: snapshot.NewDirectory(cfg.in("snapshots-upload")), Events: recorder, Now: time.Now, Log: p.Log,
 	}
 	if cfg.bucket.Endpoint != "" {
+		// On a host this is no reason not to run: the file may not be there yet when the host joins or is restored, and
+		// without a guardian there is no etcd. Each snapshot says what is wrong.
+		if file := cfg.bucket.CredentialsFile; file != "" && cfg.hostDir == "" {
+			if _, err := os.Stat(file); err != nil {
+				return nil, fmt.Errorf("--s3-credentials: %w", err)
+			}
+		}
 		bucket, err := snapshot.NewS3(cfg.bucket)
 		if err != nil {
 			return nil, fmt.Errorf("--s3-endpoint, --s3-bucket and --s3-credentials: %w", err)
@@ -188,7 +195,7 @@ func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables 
 		out.Bucket = bucket
 	}
 	if cfg.hostDir != "" {
-		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir) }
+		out.Bundle = func() ([]byte, error) { return hostbundle.Pack(cfg.hostDir, hostbundle.ForBackup) }
 	}
 	p.Tables.Add(tables.Snapshots, &etcdv1.SnapshotService_ServiceDesc, nil)
 	p.Tables.Add(tables.Schedules, &etcdv1.SnapshotScheduleService_ServiceDesc, nil)

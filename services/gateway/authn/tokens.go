@@ -19,6 +19,9 @@ import (
 // checkTokens is how often the file of tokens is checked, at most.
 const checkTokens = time.Second
 
+// noTokens is the hash of a file that was removed.
+const noTokens = "none"
+
 // Tokens are the bearer tokens of a file of identity.Tokens. The file is read again when it changes; one that became
 // unreadable or wrong keeps the tokens that were good. Concurrent calls are safe.
 type Tokens struct {
@@ -67,6 +70,20 @@ func (t *Tokens) find(sum [sha256.Size]byte) (owner identity.Token, known bool) 
 	return owner, known
 }
 
+// Hash returns the SHA-256 of the tokens in force, in hexadecimal. Without a file it is that of an empty one.
+func (t *Tokens) Hash() string {
+	if changed := t.refresh(); changed != "" && t.Changed != nil {
+		t.Changed(changed)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hash == "" || t.hash == noTokens {
+		empty := sha256.Sum256(nil)
+		return hex.EncodeToString(empty[:])
+	}
+	return t.hash
+}
+
 // still returns a status if the file no longer says what it said of a token.
 func (t *Tokens) still(said identity.Token) error {
 	var sum [sha256.Size]byte
@@ -106,7 +123,7 @@ func (t *Tokens) read() error {
 	info, err := os.Stat(t.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if t.stamp != (stamp{}) {
-			t.tokens, t.stamp, t.hash = nil, stamp{}, "none"
+			t.tokens, t.stamp, t.hash = nil, stamp{}, noTokens
 		}
 		return nil
 	}

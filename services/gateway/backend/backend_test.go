@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -227,6 +228,35 @@ func TestPodsAreCreatedAtTheLeaderWhileItIsConnected(t *testing.T) {
 	}
 	second.Stop() // and no other leads yet
 	awaitCreator("first")
+}
+
+func TestLeadersThatAreAwayAreNamed(t *testing.T) {
+	_, pool := routerTo(t, map[string]string{"scheduler": start(t, "first"), "machine-api": start(t, "other")})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, l, "second", nil)
+	defer second.Stop()
+	pool.SetLeaders(map[string]string{"scheduler": l.Addr().String()})
+	await := func(want ...string) {
+		t.Helper()
+		ctx := asAlice(t)
+		for !slices.Equal(pool.LeadersAway(0), want) {
+			if ctx.Err() != nil {
+				t.Fatalf("away: %q, want %q", pool.LeadersAway(0), want)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	await()
+	second.Stop()
+	await("scheduler")
+	if away := pool.LeadersAway(time.Hour); len(away) > 0 {
+		t.Errorf("%q are away for an hour", away)
+	}
+	pool.SetLeaders(nil)
+	await()
 }
 
 // What a call did whose connection is closed would not be known.

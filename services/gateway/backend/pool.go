@@ -195,6 +195,21 @@ func (p *Pool) Conn(program string) grpc.ClientConnInterface {
 	return t.calls.conn
 }
 
+// LeadersAway names the programs whose leaders could not be reached for so long, sorted. It is longer than a leader
+// that is gone is taken for one.
+func (p *Pool) LeadersAway(length time.Duration) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for program, t := range p.lead {
+		if lost := t.calls.lost.Load(); lost != nil && time.Since(*lost) >= length {
+			out = append(out, program)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Missing names the programs that cannot be reached now.
 func (p *Pool) Missing() []string {
 	p.mu.Lock()

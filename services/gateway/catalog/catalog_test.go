@@ -10,6 +10,7 @@ import (
 	_ "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
@@ -41,6 +42,10 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 		{name: "/windlass.node.v1.NodeAgentService/Heartbeat", program: "eviction-controller", leader: true},
 		{name: "/windlass.scheduling.v1.PodService/CreatePod", program: "scheduler", leader: true},
 		{name: "/windlass.scheduling.v1.PodService/UpdatePod", program: "scheduler"},
+		{name: "/windlass.host.v1.HostService/GetClusterAccess", program: "provider-inventory", leader: true},
+		{name: "/windlass.host.v1.HostService/SetClusterAccess", program: "provider-inventory", leader: true},
+		{name: "/windlass.host.v1.HostService/PlanClusterAccess", program: "provider-inventory", leader: true},
+		{name: "/windlass.host.v1.HostService/SyncAccess", program: "provider-inventory", leader: true},
 		{name: "/windlass.event.v1.EventService/ListEvents", program: topology.Gateway},
 		{name: "/windlass.audit.v1.AuditService/ReadAuditLogs", program: topology.Gateway, leader: true},
 	} {
@@ -54,7 +59,7 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 	}
 	if programs := c.Programs(); !slices.Equal(programs, []string{
 		"etcd-guardian", "eviction-controller", "hook-broker",
-		"machine-api", "scheduler",
+		"machine-api", "provider-inventory", "scheduler",
 	}) {
 		t.Errorf("programs %v", programs)
 	}

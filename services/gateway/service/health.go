@@ -5,14 +5,18 @@ import (
 	"log/slog"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/topology"
+	"github.com/windlass-dev/windlass/services/gateway/authn"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 )
 
@@ -23,6 +27,7 @@ type programs struct {
 	pool     *backend.Pool
 	validity *identity.Validity
 	policy   *identity.Policy
+	tokens   *authn.Tokens
 	audit    *audit.Trail
 	here     presence
 }
@@ -32,6 +37,8 @@ func (p programs) Check(ctx context.Context, r *grpc_health_v1.HealthCheckReques
 	error,
 ) {
 	if r.GetService() == "" {
+		_ = grpc.SetHeader(ctx, metadata.Pairs( // a caller outside of gRPC gets none
+			serve.PolicyHeader, p.policy.Hash(), serve.TokensHeader, p.tokens.Hash()))
 		return p.Server.Check(ctx, r)
 	}
 	program, part, _ := strings.Cut(r.GetService(), "/")

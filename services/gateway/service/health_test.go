@@ -1,18 +1,24 @@
 package service
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/serve"
 )
 
 func TestAGatewayIsNotReadyBeforeItsFirstRead(t *testing.T) {
@@ -40,6 +46,44 @@ func TestAGatewayIsNotReadyBeforeItsFirstRead(t *testing.T) {
 	}
 	if got := w.do("GET", "/readyz", nil, "", nil); got.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("/readyz: %d %s", got.StatusCode, got.body)
+	}
+}
+
+func TestAHealthCheckSaysWhichPolicyAndTokensAreInForce(t *testing.T) {
+	w := newWorld(t)
+	sum := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hash := sha256.Sum256(text)
+		return hex.EncodeToString(hash[:])
+	}
+	file := filepath.Join(w.dir, "tokens")
+	empty := sha256.Sum256(nil)
+	for _, change := range []func() (tokens string, err error){
+		func() (string, error) { return sum(file), nil },
+		func() (string, error) {
+			_, entry, err := identity.NewToken("dave", nil, time.Now().Add(time.Hour))
+			if err == nil {
+				err = identity.AddToken(file, entry)
+			}
+			return sum(file), err
+		},
+		func() (string, error) { return hex.EncodeToString(empty[:]), os.Remove(file) },
+	} {
+		want, err := change()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until(func() bool {
+			var header metadata.MD
+			_, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lanes[0])).Check(t.Context(),
+				&grpc_health_v1.HealthCheckRequest{}, grpc.Header(&header))
+			tokens, policy := header.Get(serve.TokensHeader), header.Get(serve.PolicyHeader)
+			return err == nil && len(policy) == 1 && len(policy[0]) == 2*sha256.Size && len(tokens) == 1 && tokens[0] == want
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -194,10 +195,11 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	alive := programs{
-		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail, here: here,
+		Server: health.NewServer(), pool: pool, validity: validity, policy: policy, tokens: tokens, audit: trail, here: here,
 	}
 	if etcd != nil { // until the first read from it
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		alive.SetServingStatus(topology.HealthForAgents, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	}
 	mine := own{}
 	grpc_health_v1.RegisterHealthServer(mine, alive)
@@ -251,6 +253,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 			followReads(ctx, endpoints, router, alive, log)
 			return nil
 		})
+		group.Go(func() error { return followLeaders(ctx, alive, log) })
 		stop := directory.Subscribe(func(v discovery.View) { pool.SetLeaders(v.Leaders) })
 		defer stop()
 		group.Go(func() error { return directory.Run(ctx, etcd, prefixes...) })
@@ -279,14 +282,50 @@ func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Rou
 			router.SetServing(nil)
 			alive.here.set(nil)
 			alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+			alive.SetServingStatus(topology.HealthForAgents, grpc_health_v1.HealthCheckResponse_SERVING)
 			log.InfoContext(ctx, "ready")
 			return
 		}
 		log.InfoContext(ctx, "not ready", "error", err)
 		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		alive.SetServingStatus(topology.HealthForAgents, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 		alive.here.set(err)
 		router.SetServing(fmt.Errorf("this gateway is not serving: %w", err))
 	})
+}
+
+const (
+	// leaderPatience is how long a leader may be away before agents are sent to other gateways: longer than the lease of
+	// one that is gone, and than an election of etcd.
+	leaderPatience = 12 * time.Second
+	leadersEvery   = time.Second
+)
+
+// followLeaders has agents take another gateway while this one does not reach a process that leads, until ctx ends. For
+// all else the gateway serves: if no gateway reaches that process, agents stay where they are.
+func followLeaders(ctx context.Context, alive programs, log *slog.Logger) error {
+	tick := time.NewTicker(leadersEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		away := strings.Join(alive.pool.LeadersAway(leaderPatience), ", ")
+		if away != said {
+			log.WarnContext(ctx, "leaders that this gateway does not reach, so that agents take another one", "programs", away)
+		}
+		if said = away; !alive.serving(ctx) {
+			continue // and neither for agents
+		}
+		is := grpc_health_v1.HealthCheckResponse_SERVING
+		if away != "" {
+			is = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		}
+		alive.SetServingStatus(topology.HealthForAgents, is)
+	}
 }
 
 // certified returns the user that a client's certificate names; the handshake has verified it.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -99,6 +100,38 @@ func (c *Conn) SetEndpoints(endpoints []string) error {
 	links[using].use()
 	c.decide()
 	return nil
+}
+
+// followEvery is how often a file of gateways is checked.
+const followEvery = time.Second
+
+// FollowFile replaces the gateways by those that endpoints returns whenever a file has changed, until ctx ends. Without
+// a file it returns at once.
+func (c *Conn) FollowFile(ctx context.Context, file string, endpoints func() ([]string, error), log *slog.Logger,
+) error {
+	if file == "" {
+		return nil
+	}
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		if st, err := os.Stat(file); err == nil && !st.ModTime().Equal(last) {
+			last = st.ModTime()
+			list, err := endpoints()
+			if err == nil {
+				err = c.SetEndpoints(list)
+			}
+			if err != nil {
+				log.WarnContext(ctx, "gateways are not used", "file", file, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // Close ends the connection and everything that runs over it.

@@ -24,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -95,9 +96,13 @@ func serveGateway(dir, address string) error {
 	}
 	a, alive := &answering{address: l.Addr().String()}, health.NewServer()
 	words := make(chan os.Signal, 1)
-	signal.Notify(words, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(words, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP)
 	go func() {
 		for s := range words {
+			if s == syscall.SIGHUP { // it serves, but does not reach the leaders
+				alive.SetServingStatus(topology.HealthForAgents, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+				continue
+			}
 			say(a, alive, s == syscall.SIGUSR2)
 		}
 	}()
@@ -391,6 +396,14 @@ func awaitAnswer(t *testing.T, c *Conn, p *process) {
 	})
 }
 
+func TestAGatewayThatDoesNotReachTheLeadersIsLeft(t *testing.T) {
+	ground := servetest.New(t)
+	a, b := newProcess(t, ground), newProcess(t, ground)
+	a.signal(syscall.SIGHUP)
+	newCaller(t, connect(t, ground, a, b)).await(t, b)
+	newCaller(t, connect(t, ground, a)).await(t, a) // there is no other one
+}
+
 func TestOtherGatewaysReplaceTheFormerOnes(t *testing.T) {
 	ground := servetest.New(t)
 	a, b := newProcess(t, ground), newProcess(t, ground)
@@ -413,6 +426,34 @@ func TestOtherGatewaysReplaceTheFormerOnes(t *testing.T) {
 		t.Error("no gateways are taken over")
 	}
 	beats(t, c, b)
+}
+
+func TestGatewaysOfAFileAreFollowed(t *testing.T) {
+	ground := servetest.New(t)
+	a, b := newProcess(t, ground), newProcess(t, ground)
+	c := connect(t, ground, a)
+	file := filepath.Join(t.TempDir(), "gateways")
+	list := func() ([]string, error) {
+		raw, err := os.ReadFile(file)
+		return strings.Fields(string(raw)), err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.FollowFile(ctx, file, list, slog.New(slog.DiscardHandler)) }()
+	calls := newCaller(t, c)
+	calls.await(t, a)
+	if err := os.WriteFile(file, []byte(b.address+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	calls.await(t, b)
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // none: those of before stay
+		t.Fatal(err)
+	}
+	calls.await(t, b)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestTheEndOfTheConnectionEndsEverything(t *testing.T) {

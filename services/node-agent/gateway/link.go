@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -102,20 +103,35 @@ func (c *Conn) watch(ctx context.Context, l *link) (heard bool) {
 	}
 	c.mu.Unlock()
 	c.followers.Go(func() { c.listen(ctx, l) })
-	s, err := grpc_health_v1.NewHealthClient(l.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	heard, unknown := c.receive(ctx, follower, l, topology.HealthForAgents)
+	if unknown {
+		heard, _ = c.receive(ctx, follower, l, "")
+	}
+	return heard
+}
+
+// receive is one watch of a gateway's health, and reports whether the gateway said anything, and whether it does not
+// know the service, as one of an earlier version.
+func (c *Conn) receive(ctx, follower context.Context, l *link, service string) (heard, unknown bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := grpc_health_v1.NewHealthClient(l.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
 	if err != nil {
-		return false
+		return false, false
 	}
 	for {
 		r, err := s.Recv()
 		if err != nil {
-			return heard
+			return heard, false
 		}
 		heard = true
 		l.answered()
-		if r.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING {
+		switch r.GetStatus() {
+		case grpc_health_v1.HealthCheckResponse_SERVING:
 			c.say(follower, l, plan.Serving)
-		} else {
+		case grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN:
+			return heard, true
+		default:
 			c.say(follower, l, plan.NotServing)
 		}
 	}

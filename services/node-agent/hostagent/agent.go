@@ -117,6 +117,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		return stream.Again(ctx, a.cfg.Log, "inventory", nil, func(ctx context.Context) error { return a.follow(ctx, conn) })
 	})
 	group.Go(func() error { return a.sync(ctx, conn) })
+	group.Go(func() error { return conn.FollowFile(ctx, a.cfg.GatewaysFile, a.cfg.gateways, a.cfg.Log) })
+	if a.cfg.Access != nil {
+		group.Go(func() error { return a.syncAccess(ctx, conn) })
+	}
 	if a.cfg.Renews {
 		group.Go(func() error { return a.renew(ctx, conn) })
 	}

@@ -261,7 +261,7 @@ func (w *workerCertificates) Renew(ctx context.Context, conn grpc.ClientConnInte
 		if err != nil {
 			return nil, err
 		}
-		if err := pki.NewStore(w.agent.machine.path(), endpoints).RenewNow(ctx, w.agent.cfg.Log); err != nil {
+		if err := pki.NewStore(w.agent.machine.path(), endpoints, "").RenewNow(ctx, w.agent.cfg.Log); err != nil {
 			return nil, fmt.Errorf("certificate of the machine: %w", err)
 		}
 	}

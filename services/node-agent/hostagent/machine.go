@@ -38,6 +38,7 @@ type Config struct {
 	Files         identity.Files // certificate of the host
 	Renews        bool           // the certificate is renewed by the cluster, not by an authority on this host
 	Certificates  Certificates   // what is asked of the certificates; nil on a host that has no authority
+	Access        Access         // keeps the policy and the tokens; nil on a host that has none
 	Gateway       string         // of this host, which is preferred; empty if it has none
 	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
 	Log           *slog.Logger
@@ -166,6 +167,7 @@ func (m *hostMachine) write(r plan.Record, o *hostv1.HostOrder) error {
 func (m *hostMachine) spec() process.Spec {
 	args := []string{
 		"serve", "node-agent", "--dir", m.path(), "--images", filepath.Join(m.cfg.Dir, "images"), "--executable", m.cfg.Link,
+		"--gateways-file", m.cfg.GatewaysFile,
 	}
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())

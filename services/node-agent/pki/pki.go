@@ -5,20 +5,24 @@ package pki
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/node-agent/gateway"
 )
 
 // Node is the machine's identity in the cluster, as returned when it joined.
@@ -38,12 +42,17 @@ const maxGateways = 16
 
 // Store is the agent's key and certificate below a machine's directory.
 type Store struct {
-	dir       string
-	bootstrap []string
+	dir          string
+	bootstrap    []string
+	gatewaysFile string
 }
 
 // NewStore returns the store of a machine. bootstrap are the endpoints that its provider wrote down, at least one.
-func NewStore(dir string, bootstrap []string) *Store { return &Store{dir: dir, bootstrap: bootstrap} }
+// gatewaysFile has the endpoints of all gateways, one per line, as another process on the host knows them now; empty if
+// there is none.
+func NewStore(dir string, bootstrap []string, gatewaysFile string) *Store {
+	return &Store{dir: dir, bootstrap: bootstrap, gatewaysFile: gatewaysFile}
+}
 
 func (s *Store) agent(name string) string { return filepath.Join(s.dir, "pki", name) }
 
@@ -66,21 +75,55 @@ func (s *Store) Node() (Node, error) {
 }
 
 // Endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from
-// agent to agent. Those of the bootstrap file come last: a list that turns out to be wrong is replaced through them.
+// agent to agent. Those of the time of the certificates come after those that are known now, and those of the bootstrap
+// file last: a list that turns out to be wrong is replaced through them.
 func (s *Store) Endpoints() ([]string, error) {
 	n, err := s.Node()
 	if err != nil {
 		return nil, err
 	}
-	preferred := slices.Clone(n.Gateways)
-	slices.SortFunc(preferred, func(a, b string) int { return bytes.Compare(weight(n.Name, a), weight(n.Name, b)) })
+	now, err := s.gatewaysNow()
+	if err != nil {
+		return nil, err
+	}
 	var out []string
-	for _, e := range append(preferred, s.bootstrap...) {
+	for _, e := range slices.Concat(ordered(n.Name, now), ordered(n.Name, n.Gateways), s.bootstrap) {
 		if !slices.Contains(out, e) {
 			out = append(out, e)
 		}
 	}
 	return out, nil
+}
+
+// gatewaysNow returns what the file of the gateways has, if that can be used.
+func (s *Store) gatewaysNow() ([]string, error) {
+	if s.gatewaysFile == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(s.gatewaysFile)
+	if errors.Is(err, fs.ErrNotExist) { // none is known yet
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := strings.Fields(string(raw))
+	if checkGateways(list) != nil {
+		return nil, nil
+	}
+	return list, nil
+}
+
+// ordered returns gateways in the order in which a node prefers them.
+func ordered(node string, gateways []string) []string {
+	out := slices.Clone(gateways)
+	slices.SortFunc(out, func(a, b string) int { return bytes.Compare(weight(node, a), weight(node, b)) })
+	return out
+}
+
+// Follow has conn use the gateways of the file as they change, until ctx ends.
+func (s *Store) Follow(ctx context.Context, conn *gateway.Conn, log *slog.Logger) error {
+	return conn.FollowFile(ctx, s.gatewaysFile, s.Endpoints, log)
 }
 
 // weight orders the gateways for a node: always in the same way, so that the node returns to the same gateway, and
@@ -122,7 +165,7 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	if former, err := s.Node(); err == nil && len(n.Gateways) == 0 {
 		n.Gateways = former.Gateways
 	}
-	data, err := n.marshal()
+	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
@@ -132,7 +175,7 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	}{
 		{"ca.crt", r.GetAuthority()},
 		{"agent.crt", r.GetAgentCertificate()},
-		{"node.json", data},
+		{"node.json", append(data, '\n')},
 	} {
 		if len(f.data) == 0 {
 			continue
@@ -145,29 +188,6 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 		}
 	}
 	return nil
-}
-
-func (n Node) marshal() ([]byte, error) {
-	data, err := json.Marshal(n)
-	return append(data, '\n'), err
-}
-
-// AddGateway has the agent know another gateway when it starts next. The error wraps fs.ErrNotExist if the machine has
-// not joined yet.
-func (s *Store) AddGateway(endpoint string) error {
-	n, err := s.Node()
-	if err != nil || slices.Contains(n.Gateways, endpoint) {
-		return err
-	}
-	n.Gateways = append([]string{endpoint}, n.Gateways[:min(len(n.Gateways), maxGateways-1)]...)
-	if err := checkGateways(n.Gateways); err != nil {
-		return err
-	}
-	data, err := n.marshal()
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(s.agent("node.json"), data, 0o600)
 }
 
 // lifetime returns when the certificate was issued, by the time of its file, since a certificate is dated back a

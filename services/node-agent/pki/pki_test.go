@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -16,7 +18,7 @@ func TestNodesAreSpreadOverTheGateways(t *testing.T) {
 	list := []string{"127.20.3.1:6443", "127.20.3.2:6443", "127.20.3.3:6443"}
 	first := map[string]int{}
 	for i := range 300 {
-		s := NewStore(t.TempDir(), []string{"127.20.3.3:6443", "127.20.3.9:6443"})
+		s := NewStore(t.TempDir(), []string{"127.20.3.3:6443", "127.20.3.9:6443"}, "")
 		if err := s.save(&machinev1.JoinResponse{NodeName: fmt.Sprintf("worker-%d", i), Gateways: list}, log); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +44,7 @@ func TestNodesAreSpreadOverTheGateways(t *testing.T) {
 
 func TestGatewaysThatCannotBeUsedAreIgnored(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	s := NewStore(t.TempDir(), []string{"127.20.3.9:6443"})
+	s := NewStore(t.TempDir(), []string{"127.20.3.9:6443"}, "")
 	many := make([]string, maxGateways+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("127.20.4.%d:6443", i)
@@ -67,4 +69,37 @@ func TestGatewaysThatCannotBeUsedAreIgnored(t *testing.T) {
 		check(bad, "127.20.3.1:6443", "127.20.3.9:6443")
 	}
 	check([]string{"[fd00::1]:6443"}, "[fd00::1]:6443", "127.20.3.9:6443")
+}
+
+func TestGatewaysThatAreKnownNowComeFirst(t *testing.T) {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	file := filepath.Join(t.TempDir(), "gateways")
+	s := NewStore(t.TempDir(), []string{"127.20.3.9:6443"}, file)
+	if err := s.save(&machinev1.JoinResponse{NodeName: "a", Gateways: []string{"127.20.3.1:6443"}}, log); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		file string // "-": there is none
+		want []string
+	}{
+		{"-", []string{"127.20.3.1:6443", "127.20.3.9:6443"}},
+		{"", []string{"127.20.3.1:6443", "127.20.3.9:6443"}},
+		{"127.20.3.2:6443\n127.20.3.1:6443\n127.20.3.3:6443\n", append(ordered("a", []string{
+			"127.20.3.1:6443", "127.20.3.2:6443", "127.20.3.3:6443",
+		}), "127.20.3.9:6443")},
+		{"127.20.3.2:6443\n127.0.0.1\n", []string{"127.20.3.1:6443", "127.20.3.9:6443"}},
+	} {
+		if c.file != "-" {
+			if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := s.Endpoints()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("file %q (-want +got):\n%s", c.file, diff)
+		}
+	}
 }

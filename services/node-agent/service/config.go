@@ -33,6 +33,7 @@ type config struct {
 	erase         bool
 	runtime       string // endpoint of a container runtime; empty: containers are processes
 	hostDir       string
+	gatewaysFile  string             // kept by another process; empty: there is none
 	addresses     loopback.Addresses // of pods; the zero value: they have the machine's
 	clusterDNS    string
 	dns           netip.Addr // the server of the names of services; the zero value: there is none
@@ -78,6 +79,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		"directory that the agents of this host and cluster share; required with --pod-range")
 	fs.StringVar(&c.clusterDNS, "cluster-dns", "",
 		"loopback address at which the agents of this host answer the names of services; requires --host-dir (default: pods resolve names as the host does)")
+	fs.StringVar(&c.gatewaysFile, "gateways-file", "",
+		"file with the endpoints of all gateways, one per line, that another process on this host keeps current (default: those that the cluster named when it made the certificates)")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err

@@ -165,7 +165,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
-	store := pki.NewStore(i.cfg.dir, i.bootstrap.Endpoints)
+	store := pki.NewStore(i.cfg.dir, i.bootstrap.Endpoints, i.cfg.gatewaysFile)
 	node, err := store.Join(ctx, i.bootstrap.Token, hash, i.bootstrap.NodeName, i.log)
 	if err != nil {
 		return err
@@ -224,6 +224,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	group.Go(func() error { return hostPorts.Run(running) })
 	group.Go(func() error { return i.newHost(node.Name, conn, a).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
+	group.Go(func() error { return store.Follow(running, conn, i.log) })
 	if m != nil {
 		group.Go(func() error { return a.Attend(running) })
 	}

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -28,14 +30,17 @@ const (
 	bootstraps  = "bootstraps"     // the only key of the loop that encrypts them again
 	rotation    = "rotation"       // the only key of the loop that takes the steps of one
 	rotateEvery = time.Second      // is short compared with a step, and one read of etcd
+	access      = "access"         // the only key of the loop that compares the files of hosts with what is recorded
+	accessEvery = 5 * time.Second  // is short compared with the time that hosts have, and one read of etcd
 )
 
-// Config is what a controller works with; nothing in it may be nil or zero.
+// Config is what a controller works with; nothing in it but Host may be nil or zero.
 type Config struct {
 	Records *records.Records
 	Agents  *attend.Registry
 	Silence time.Duration // after which a host is Lost
 	Events  events.Sink
+	Host    string // of this process; empty where services do not find each other in etcd
 	Now     func() time.Time
 	Log     *slog.Logger
 }
@@ -45,7 +50,11 @@ type Controller struct {
 	Config
 	loops *controller.Loops
 	hosts *controller.Loop // by name
+	fault atomic.Pointer[accessFault]
 }
+
+// accessFault is what is wrong with the files of hosts.
+type accessFault struct{ reason, message string }
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
@@ -62,6 +71,9 @@ func New(cfg Config) *Controller {
 	rotations := c.loops.Loop(rotation, 1, c.Rotate)
 	rotations.Begin(func() []string { return []string{rotation} })
 	rotations.Needs(cfg.Records.Hosts)
+	files := c.loops.Loop(access, 1, c.CompareAccess)
+	files.Begin(func() []string { return []string{access} })
+	controller.Watches(files, cfg.Records.Hosts, func(resource.Change[*hostv1.Host]) []string { return []string{access} })
 	return c
 }
 
@@ -144,6 +156,30 @@ func (c *Controller) Rotate(ctx context.Context, _ string) (time.Time, error) {
 			r.GetStep().String(), "reason", p.Reason)
 	}
 	return again, err
+}
+
+// CompareAccess compares what the control-plane hosts reported of their policy and bearer tokens with what is recorded.
+func (c *Controller) CompareAccess(ctx context.Context, _ string) (time.Time, error) {
+	now := c.Now()
+	a, _, err := c.Records.Access(ctx)
+	if err != nil {
+		return now.Add(accessEvery), err
+	}
+	reason, message := plan.AccessFault(plan.AccessView{Now: now, Access: a, Leader: c.Host}, c.Records.Hosts.All())
+	c.fault.Store(&accessFault{reason, message})
+	return now.Add(accessEvery), nil
+}
+
+// Operator returns the state of the service, which has what CompareAccess found besides ready.
+func (c *Controller) Operator(ready func(context.Context) clusteroperator.State,
+) func(context.Context) clusteroperator.State {
+	return func(ctx context.Context) clusteroperator.State {
+		s := ready(ctx)
+		if f := c.fault.Load(); !s.Degraded && f != nil && f.reason != "" {
+			s.Degraded, s.Reason, s.Message = true, f.reason, f.message
+		}
+		return s
+	}
 }
 
 // report records that the phase of a host changed.

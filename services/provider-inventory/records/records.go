@@ -1,6 +1,6 @@
 // Package records keeps what the provider stores: the hosts, and beside them the highest fence of machine-api's calls,
-// the request tokens of deleted instances, and the bootstraps of claims until their machines have started. It decides
-// nothing.
+// the request tokens of deleted instances, the bootstraps of claims until their machines have started, the rotation of
+// an authority, and the policy and bearer tokens of the control-plane hosts. It decides nothing.
 package records
 
 import (
@@ -152,22 +152,24 @@ func KeepBootstrap(host string, b *hostv1.HostBootstrap) (store.Op, error) {
 // DropBootstrap is the operation that deletes what a machine joins with.
 func DropBootstrap(host string) store.Op { return store.Delete(bootstrapPrefix+host, store.Whatever) }
 
-// Reseal encrypts the bootstraps again that another key than the one in force has encrypted.
+// Reseal encrypts the sealed records again that another key than the one in force has encrypted.
 func (r *Records) Reseal(ctx context.Context) error {
 	by, err := r.st.SealsBy()
 	if err != nil || by == 0 {
 		return err
 	}
-	page, err := r.st.List(ctx, bootstrapPrefix, store.ListOptions{})
-	if err != nil {
-		return err
-	}
-	for _, record := range page.Records {
-		if record.SealedBy == by || record.Damage != nil { // a damaged one makes its claim fail
-			continue
-		}
-		if err := r.settled(ctx, store.PutSealed(record.Key, record.Value, record.Revision)); err != nil {
+	for _, prefix := range []string{bootstrapPrefix, accessRecord} {
+		page, err := r.st.List(ctx, prefix, store.ListOptions{})
+		if err != nil {
 			return err
+		}
+		for _, record := range page.Records {
+			if record.SealedBy == by || record.Damage != nil { // what needs a damaged one fails
+				continue
+			}
+			if err := r.settled(ctx, store.PutSealed(record.Key, record.Value, record.Revision)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -108,3 +108,54 @@ func TestAFenceIsRaisedByOneCallAtATime(t *testing.T) {
 		t.Errorf("the highest fence is %d, want 5 (%v)", now.Highest, err)
 	}
 }
+
+// The policy of the hosts is sealed: what is written in etcd without the keys is not taken.
+func TestThePolicyOfTheHostsIsSealedAndWrittenOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	add := func() {
+		_, err := store.AddKey(path, time.Now())
+		must(t, err)
+	}
+	add()
+	prefix := etcdtest.Prefix(t)
+	open := func() (*records.Records, *store.Store) {
+		ring, err := store.OpenKeyRing(path)
+		must(t, err)
+		st := store.New(etcdtest.Client(t), prefix, store.WithSealer(ring))
+		return records.New(st, nil), st
+	}
+	r, st := open()
+	first := &hostv1.ClusterAccess{Generation: 1, Policy: "p"}
+	must(t, r.PutAccess(t.Context(), first, 0))
+	if err := r.PutAccess(t.Context(), &hostv1.ClusterAccess{Generation: 1, Policy: "other"}, 0); err == nil {
+		t.Error("the first content was recorded twice")
+	}
+	got, revision, err := r.Access(t.Context())
+	must(t, err)
+	if diff := cmp.Diff(first, got, protocmp.Transform()); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	must(t, r.PutAccess(t.Context(), &hostv1.ClusterAccess{Generation: 2}, revision))
+	if err := r.PutAccess(t.Context(), first, revision); err == nil {
+		t.Error("a change of a former revision was recorded")
+	}
+	before, err := st.Get(t.Context(), "access")
+	must(t, err)
+	add()
+	r, st = open()
+	must(t, r.Reseal(t.Context()))
+	after, err := st.Get(t.Context(), "access")
+	must(t, err)
+	if before.SealedBy == 0 || after.SealedBy == before.SealedBy {
+		t.Errorf("sealed by key %d, and after a rotation by %d", before.SealedBy, after.SealedBy)
+	}
+	value, err := etcdtest.Client(t).Get(t.Context(), prefix+"access")
+	must(t, err)
+	forged := append([]byte{}, value.Kvs[0].Value...)
+	forged[len(forged)-1] ^= 1
+	_, err = etcdtest.Client(t).Put(t.Context(), prefix+"access", string(forged))
+	must(t, err)
+	if a, _, err := r.Access(t.Context()); err == nil {
+		t.Errorf("what was altered in etcd is taken: %v", a)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ const maxToken = 256
 // Config is what the server works with; nothing in it may be nil.
 type Config struct {
 	Cluster  string // name of the cluster, part of the provider ids
+	Host     string // of this process; empty where services do not find each other in etcd
 	Records  *records.Records
 	Agents   *attend.Registry
 	Silence  time.Duration // of an agent, after which its host is Lost
@@ -42,6 +44,7 @@ type Config struct {
 	Gateways func() []string // endpoints of the cluster's gateways
 	// Forget and Expect say to all services that a host was removed, and that one of its name is registered.
 	Forget, Expect func(ctx context.Context, host string) error
+	Log            *slog.Logger
 }
 
 // Provider implements provider.v1.ProviderService. Only the leader answers about instances: its answer that there is

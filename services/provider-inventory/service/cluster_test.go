@@ -16,6 +16,7 @@ import (
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -36,6 +37,7 @@ type inventory struct {
 	ground  *servetest.Ground
 	tls     string // of all replicas: they share the key ring
 	silence time.Duration
+	host    string // of the next replica
 }
 
 // replica is one process.
@@ -45,6 +47,7 @@ type replica struct {
 	stop      func()
 	provider  providerv1.ProviderServiceClient // as machine-api
 	hosts     hostv1.HostServiceClient         // as an administrator
+	operator  func(context.Context) clusteroperator.State
 }
 
 func newInventory(t *testing.T, silence time.Duration) *inventory {
@@ -62,11 +65,13 @@ func newInventory(t *testing.T, silence time.Duration) *inventory {
 func (in *inventory) start() *replica {
 	in.t.Helper()
 	p := in.ground.Process(serve.Config{Name: topology.ProviderInventory, TLSDir: in.tls})
-	parts, err := service.Build(p, etcdtest.Client(in.t), service.Options{Cluster: "c", Silence: in.silence})
+	parts, err := service.Build(p, etcdtest.Client(in.t), service.Options{
+		Cluster: "c", Silence: in.silence, Host: in.host,
+	})
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	r := &replica{inventory: in, address: p.Address()}
+	r := &replica{inventory: in, address: p.Address(), operator: p.Operator}
 	r.stop = servetest.Run(in.t, p, parts...)
 	r.provider = providerv1.NewProviderServiceClient(in.ground.Dial(r.address, servetest.Service(topology.MachineAPI)))
 	r.hosts = hostv1.NewHostServiceClient(in.ground.Dial(r.address, servetest.Admin()))

@@ -45,10 +45,13 @@ func Build(p *serve.Process, etcd *clientv3.Client, opts Options) ([]serve.Part,
 	p.Metrics.MustRegister(recorder, metrics.New(all.Hosts.Cache))
 	agents := attend.New(time.Now)
 	control := controller.New(controller.Config{
-		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now, Log: p.Log,
+		Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Host: opts.Host,
+		Now: time.Now, Log: p.Log,
 	})
+	p.Operator = control.Operator(p.Readiness)
 	cfg := server.Config{
-		Cluster: opts.Cluster, Records: all, Agents: agents, Silence: opts.Silence, Events: recorder, Now: time.Now,
+		Cluster: opts.Cluster, Host: opts.Host, Log: p.Log, Records: all, Agents: agents, Silence: opts.Silence,
+		Events: recorder, Now: time.Now,
 		Gateways: func() []string { return gateways(p, opts.Host) },
 		Forget:   func(ctx context.Context, host string) error { return discovery.Forget(ctx, etcd, host) },
 		Expect:   func(ctx context.Context, host string) error { return discovery.Expect(ctx, etcd, host) },

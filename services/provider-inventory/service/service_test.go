@@ -529,7 +529,8 @@ func TestCallsForTheLeaderAreMarked(t *testing.T) {
 			hostv1.File_windlass_host_v1_host_service_proto.Services().ByName("HostService"),
 			[]string{
 				"RegisterHost", "CordonHost", "UncordonHost", "FenceHost", "RemoveHost", "AttendHost", "RenewHostCertificates",
-				"StartRotation", "PlanRotation", "SyncCertificates",
+				"StartRotation", "PlanRotation", "SyncCertificates", "GetClusterAccess", "SetClusterAccess", "PlanClusterAccess",
+				"SyncAccess",
 			},
 		},
 	} {

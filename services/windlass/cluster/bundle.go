@@ -31,7 +31,7 @@ func (c *Cluster) Bundle() ([]byte, error) {
 	if c.Member == nil {
 		return nil, errors.New("the control plane of this cluster is not on hosts")
 	}
-	return hostbundle.Pack(c.dir)
+	return hostbundle.Pack(c.dir, hostbundle.ForJoin)
 }
 
 // Joined is what a host that joins got from the cluster.

@@ -215,6 +215,22 @@ func (c *Cluster) Save() error {
 	return durable.WriteFile(filepath.Join(c.dir, name), append(raw, '\n'), 0o600)
 }
 
+// ChangeHost changes the settings of a host on the disk, as they are there now: other processes change them too. It
+// returns all of them.
+func ChangeHost(dir string, change func(*Settings)) (Settings, error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return Settings{}, err
+	}
+	defer unlock()
+	now, err := OpenHost(dir)
+	if err != nil {
+		return Settings{}, err
+	}
+	change(&now.Settings)
+	return now.Settings, now.Save()
+}
+
 // List returns the names of all clusters of this user.
 func List() ([]string, error) {
 	home, err := homeFolder()

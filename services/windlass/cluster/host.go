@@ -32,7 +32,9 @@ type Member struct {
 	Name    string `json:"name"`    // of the host, unique in the cluster
 	Address string `json:"address"` // IP address at which all others reach it
 	Zone    string `json:"zone,omitempty"`
-	First   string `json:"first,omitempty"` // address of the host that began the cluster
+	// First is the address of the host with etcd's bootstrap member: the one that began the cluster, or the one on which
+	// it was recovered last.
+	First string `json:"first,omitempty"`
 	// Worker means that no program of the control plane runs here, and that the cluster's keys are elsewhere.
 	Worker bool `json:"worker,omitempty"`
 	// Begun means that the cluster's authorities were made. They are made once: what is missing from then on is lost.
@@ -181,17 +183,51 @@ func HostDir() string { return cmp.Or(os.Getenv(envHostDir), defaultHostDir) }
 // Gateways returns the endpoints of the cluster's gateways as this host knows them, its own first.
 func (c *Cluster) Gateways() []string {
 	out := []string{c.Gateway()}
-	raw, err := os.ReadFile(c.GatewaysFile())
-	if err != nil { // there is none before the agent has attended
-		return out
-	}
-	for _, g := range strings.Fields(string(raw)) {
-		if !slices.Contains(out, g) {
-			out = append(out, g)
+	for _, file := range []string{c.GatewaysFile(), c.addedGatewaysFile()} {
+		raw, err := os.ReadFile(file)
+		if err != nil { // there is none before the agent has attended, or a user has added one
+			continue
+		}
+		for _, g := range strings.Fields(string(raw)) {
+			if !slices.Contains(out, g) {
+				out = append(out, g)
+			}
 		}
 	}
 	return out
 }
+
+// AddGateway adds a gateway to those that this host knows, and reports whether it did not know it. It is kept apart
+// also: the agent replaces the list by that of the cluster that it attends, which may be the one of before.
+func (c *Cluster) AddGateway(endpoint string) (added bool, err error) {
+	unlock, err := lock(c.dir)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if err := durable.MkdirAll(c.Dir("host"), 0o700); err != nil {
+		return false, err
+	}
+	for _, file := range []string{c.addedGatewaysFile(), c.GatewaysFile()} {
+		raw, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		list := strings.Fields(string(raw))
+		if slices.Contains(list, endpoint) {
+			continue
+		}
+		text := strings.Join(append([]string{endpoint}, list...), "\n") + "\n"
+		if err := durable.WriteFile(file, []byte(text), 0o600); err != nil {
+			return false, err
+		}
+		added = true
+	}
+	return added, nil
+}
+
+// addedGatewaysFile has the gateways that users have added.
+func (c *Cluster) addedGatewaysFile() string { return c.Dir("host", "gateways-added") }
 
 // AddressesOf returns where a program is on the hosts of the control plane, as this host knows them, here first.
 func (c *Cluster) AddressesOf(program string) []string {

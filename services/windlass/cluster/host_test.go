@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -210,4 +211,45 @@ func TestAnotherHostGetsWhatIsSharedAndNothingElse(t *testing.T) {
 	}
 	m.Address = "127.0.0.1"
 	refused("the address of the first host", t.TempDir(), m, joined)
+}
+
+func TestARestoreThatWasCutOffIsRepeated(t *testing.T) {
+	first := beginHost(t, "127.0.0.1")
+	first.Member.Recovered = time.Unix(1_900_000_000, 0).UTC()
+	if err := first.Save(); err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := first.Bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewMember("fresh", "127.0.0.9", "rack-9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, cut := filepath.Join(t.TempDir(), "windlass"), errors.New("cut off")
+	if _, err := RestoreHost(dir, m, bundle, func(*Cluster) error { return cut }); !errors.Is(err, cut) {
+		t.Fatalf("%v, want %v", err, cut)
+	}
+	if _, err := OpenHost(dir); !errors.Is(err, ErrNone) {
+		t.Fatalf("a restore that was cut off makes a host: %v", err)
+	}
+	c, err := RestoreHost(dir, m, bundle, (*Cluster).Save)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := *c.Member
+	want := Member{
+		Name: "fresh", Address: "127.0.0.9", Zone: "rack-9", First: "127.0.0.9", Begun: true,
+		Recovered: first.Member.Recovered,
+	}
+	if is != want {
+		t.Errorf("%+v, want %+v", is, want)
+	}
+	if _, err := c.EnsureCertificates(time.Now()); err != nil {
+		t.Error(err)
+	}
+	if _, err := RestoreHost(dir, m, bundle, (*Cluster).Save); err == nil {
+		t.Error("a host that is in a cluster is restored over")
+	}
 }

@@ -42,7 +42,9 @@ type Grant struct {
 type Issued struct {
 	Cert, Key, CA []byte // PEM
 	Token         string
-	Expires       time.Time
+	// Entry is that of the token in the file of tokens. The caller has to add it where the control plane is on hosts.
+	Entry   identity.Token
+	Expires time.Time
 }
 
 // check returns what is wrong with a grant, and fills in what is left open.
@@ -163,10 +165,10 @@ func issueCertificate(authority identity.Trust, g Grant, expires time.Time) (Iss
 
 func (c *Cluster) issueToken(g Grant, expires time.Time) (Issued, error) {
 	secret, entry, err := identity.NewToken(g.User, g.Groups, expires)
-	if err == nil {
+	if err == nil && c.Member == nil {
 		err = identity.AddToken(c.TokensFile(), entry)
 	}
-	return Issued{Token: secret, Expires: entry.Expires}, err
+	return Issued{Token: secret, Entry: entry, Expires: entry.Expires}, err
 }
 
 // TokensFile is where the gateway's bearer tokens are: in its directory, unless a setting names another file.

@@ -48,7 +48,7 @@ var ownFlags = map[string]func(c *Cluster, executable string) []string{
 		if c.Member != nil {
 			flags = append(flags, "--host-dir", c.dir)
 			if at := c.Member.Recovered; !at.IsZero() {
-				flags = append(flags, "--recovered", at.UTC().Format(time.RFC3339))
+				flags = append(flags, "--recovered", at.UTC().Format(time.RFC3339Nano))
 			}
 		}
 		return flags

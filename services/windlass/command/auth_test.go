@@ -47,3 +47,26 @@ func TestATokenIsNotIssuedIntoADirectory(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
 }
+
+func TestThePolicyOfAClusterOnThisMachineIsAFile(t *testing.T) {
+	c := stopped(t)
+	for _, args := range [][]string{
+		{"policy", "show"},
+		{"policy", "status"},
+		{"policy", "apply", "-f", c.Dir("policy.yaml")},
+		{"token", "list"},
+		{"token", "delete", "00"},
+		{"token", "import", "-f", "-"},
+	} {
+		file := c.Dir("policy.yaml")
+		if args[0] == "token" {
+			file = c.TokensFile()
+		}
+		var out, errs bytes.Buffer
+		code := Run(t.Context(), append(append([]string{"auth"}, args...), "--name", c.Name), strings.NewReader(""),
+			&out, &errs)
+		if code != 1 || !strings.Contains(errs.String(), "is a file of this machine: edit "+file) {
+			t.Errorf("%v: exit code %d: %s%s", args, code, out.String(), errs.String())
+		}
+	}
+}

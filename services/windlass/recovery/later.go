@@ -11,10 +11,10 @@ import (
 )
 
 // IsLater reports whether etcd was recovered or restored, as another host of the control plane says, since this host
-// had it: what is here is of the cluster before, and must not run.
-func IsLater(c *cluster.Cluster, there *etcdv1.Quorum) bool {
+// had it at the time here: what is here is of the cluster before, and must not run.
+func IsLater(here time.Time, there *etcdv1.Quorum) bool {
 	at := there.GetRecoveryTime()
-	return at.IsValid() && at.AsTime().After(c.Member.Recovered)
+	return at.IsValid() && at.AsTime().After(here)
 }
 
 // SetAside moves the data of etcd on this host aside, which is that of the cluster before, and has the programs find
@@ -43,6 +43,8 @@ func SetAside(c *cluster.Cluster, there *etcdv1.Quorum) (string, error) {
 	if err := c.SetEndpoints(endpoints); err != nil {
 		return "", err
 	}
-	c.Member.First, c.Member.Recovered = first.Hostname(), at.Truncate(time.Second)
-	return aside, c.Save()
+	c.Settings, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) {
+		s.Member.First, s.Member.Recovered = first.Hostname(), at
+	})
+	return aside, err
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/snapshot"
 	"github.com/windlass-dev/windlass/kit/topology"
@@ -39,9 +41,31 @@ func FromMember(ctx context.Context, c *cluster.Cluster, m Member, now time.Time
 	}
 	file := guardian(c, workDir, "survivor.db")
 	if err := snapshot.Extract(ctx, m.Copy.DataDir, guardian(c, workDir), file); err != nil {
-		return "", fmt.Errorf("data of member %s: %w", m.Name, err)
+		return "", errors.Join(fmt.Errorf("data of member %s: %w", m.Name, err), Discard(c))
 	}
 	return replace(c, file, true, now)
+}
+
+// CheckSpace returns an error unless there is space for new data that is made from so many bytes of a database. It is
+// written up to three times.
+func CheckSpace(c *cluster.Cluster, bytes int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(c.Service(topology.EtcdGuardian), &st); err != nil {
+		return err
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < 3*bytes {
+		return fmt.Errorf("%s has %d MiB of free space, and %d MiB are needed", c.Service(topology.EtcdGuardian), free>>20,
+			3*bytes>>20)
+	}
+	return nil
+}
+
+// Discard removes what an earlier call prepared, also new data that is complete.
+func Discard(c *cluster.Cluster) error {
+	if err := durable.Remove(guardian(c, workDir, readyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(guardian(c, workDir))
 }
 
 // FromSnapshot recreates the etcd of a cluster from a snapshot. The cluster must be down. It returns the directory to
@@ -79,19 +103,30 @@ func replace(c *cluster.Cluster, file string, raw bool, now time.Time) (string, 
 		File: file, Raw: raw, DataDir: guardian(c, workDir, "data"), Name: bootstrap, Token: token, PeerURL: peer,
 	})
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, Discard(c))
 	}
-	ready := fmt.Sprintf("%s\n%s\n", token, asideName(now))
+	ready := fmt.Sprintf("%s\n%s\n%s\n", token, asideName(now), now.UTC().Format(time.RFC3339Nano))
 	if err := durable.WriteFile(guardian(c, workDir, readyFile), []byte(ready), 0o600); err != nil {
-		return "", err
+		return "", errors.Join(err, Discard(c))
 	}
 	return Finish(c, now)
 }
 
-// Unfinished reports whether a restore was interrupted while the new data took the place of the old.
+// Unfinished reports whether a restore was interrupted while the new data took the place of the old, or may have been.
 func Unfinished(c *cluster.Cluster) bool {
 	_, err := os.Stat(guardian(c, workDir, readyFile))
-	return err == nil
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// MadeTime returns when the data of an interrupted restore was made; now if that is not written down.
+func MadeTime(c *cluster.Cluster, now time.Time) time.Time {
+	ready, err := os.ReadFile(guardian(c, workDir, readyFile))
+	if lines := strings.Split(string(ready), "\n"); err == nil && len(lines) > 2 {
+		if at, err := time.Parse(time.RFC3339, lines[2]); err == nil {
+			return at
+		}
+	}
+	return now
 }
 
 func asideName(now time.Time) string { return "etcd-before-" + now.UTC().Format("20060102-150405") }
@@ -105,8 +140,9 @@ func Finish(c *cluster.Cluster, now time.Time) (string, error) {
 		return "", err
 	}
 	token, name, _ := strings.Cut(strings.TrimSpace(string(ready)), "\n")
+	name, _, _ = strings.Cut(name, "\n")
 	aside := c.Dir(cmp.Or(name, asideName(now))) // there is no name in the file of an earlier version
-	if err := recovered(c, now); err != nil {
+	if err := recovered(c, MadeTime(c, now)); err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(guardian(c, workDir, "data")); errors.Is(err, fs.ErrNotExist) {
@@ -132,16 +168,24 @@ func Finish(c *cluster.Cluster, now time.Time) (string, error) {
 }
 
 // recovered notes on a host that what others have of etcd is of the time before, and that the bootstrap member is here.
+// It may be repeated.
 func recovered(c *cluster.Cluster, now time.Time) error {
 	if c.Member == nil {
 		return nil
 	}
-	at := now.UTC().Truncate(time.Second)
-	if last := c.Member.Recovered; !at.After(last) { // the clock was set back
+	at := now.UTC()
+	if last := c.Member.Recovered; at.Before(last) { // the clock was set back
 		at = last.Add(time.Second)
 	}
 	c.Member.First, c.Member.Recovered = c.Member.Address, at
-	return c.Save()
+	if _, err := cluster.OpenHost(c.Dir()); errors.Is(err, cluster.ErrNone) { // a host that is being made
+		return c.Save()
+	}
+	settings, err := cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) {
+		s.Member.First, s.Member.Recovered = s.Member.Address, at
+	})
+	c.Settings = settings
+	return err
 }
 
 // moveAside takes the data of all members out of their reach: a member on its old data would make a second cluster.

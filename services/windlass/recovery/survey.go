@@ -67,7 +67,7 @@ func Look(c *cluster.Cluster) (Survey, error) {
 		return Survey{}, err
 	}
 	for _, d := range dirs {
-		s.add(d)
+		s.add(d, c.Member != nil)
 	}
 	s.complete()
 	slices.SortFunc(s.Members, func(a, b Member) int {
@@ -101,7 +101,7 @@ func (s *Survey) complete() {
 		}
 	}
 	s.Members = slices.DeleteFunc(s.Members, func(m Member) bool {
-		return slices.ContainsFunc(copies, func(c *snapshot.Copy) bool { return c.Removed[m.ID] })
+		return m.Copy == nil && slices.ContainsFunc(copies, func(c *snapshot.Copy) bool { return c.Removed[m.ID] })
 	})
 }
 
@@ -134,7 +134,10 @@ func dataDirs(c *cluster.Cluster) ([]memberDir, error) {
 		return out, nil
 	}
 	// The machine of a host has its member below the host's directory, and the record has the member's name.
-	own := memberDir{name: c.Member.Name, data: c.Dir("node", "etcd", "data"), record: c.Dir("node", "etcd", "member.json")}
+	own := memberDir{
+		name: c.Member.Name, data: c.Dir("node", "etcd", "data"),
+		record: c.Dir("node", "etcd", "member.json"),
+	}
 	raw, err := os.ReadFile(own.record)
 	if errors.Is(err, fs.ErrNotExist) {
 		return append(out, own), nil
@@ -152,7 +155,8 @@ func dataDirs(c *cluster.Cluster) ([]memberDir, error) {
 }
 
 // add notes the data of one directory. That of another cluster, or of a member that was removed, is none of this one's.
-func (s *Survey) add(d memberDir) {
+// late says that the guardian here may not have listed this member yet, as on a host whose guardian does not lead.
+func (s *Survey) add(d memberDir, late bool) {
 	if _, err := os.Stat(filepath.Join(d.data, "removed")); err == nil {
 		return
 	}
@@ -171,7 +175,7 @@ func (s *Survey) add(d memberDir) {
 	case s.ClusterID != 0 && c.ClusterID != s.ClusterID:
 	case i >= 0:
 		s.Members[i].Copy = &c
-	case s.ClusterID == 0:
+	case s.ClusterID == 0 || late:
 		s.Members = append(s.Members, Member{ID: c.MemberID, Name: d.name, Copy: &c})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
+	"github.com/windlass-dev/windlass/services/windlass/access"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/rotation"
@@ -63,6 +64,7 @@ func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 			return err
 		}
 		cfg.Gateway, cfg.Renews, cfg.Certificates = c.Gateway(), false, follower
+		cfg.Access = access.NewFollower(c, log)
 	}
 	agent := nodeagent.NewHost(cfg)
 	programs, err := newPrograms(c, own, s, log)
@@ -124,7 +126,13 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 		}
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
-			log.InfoContext(ctx, "this host is not registered yet", "error", err)
+			level, message := slog.LevelInfo, "this host is not registered yet"
+			if status.Code(err) == codes.AlreadyExists {
+				level = slog.LevelError
+				message = "the inventory has another host of this name or address, with another zone, address or roles: remove " +
+					"that one with `windlass host remove`"
+			}
+			log.Log(ctx, level, message, "error", err)
 		}
 	}
 }
@@ -161,8 +169,7 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	if err := createControlPlane(ctx, conn); err != nil {
 		return err
 	}
-	c.Member.Registered = true
-	err = c.Save()
+	_, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) { s.Member.Registered = true })
 	c.Member.Registered = err == nil
 	return err
 }

@@ -176,6 +176,11 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 	if err := stopPrograms(ctx, c, log, report); err != nil {
 		return err
 	}
+	return endPods(ctx, c, log, report)
+}
+
+// endPods ends what runs of the pods of a cluster's machines on this host.
+func endPods(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func(string)) error {
 	machines, err := c.PodsDirs()
 	if err != nil {
 		return err
@@ -183,6 +188,35 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func
 	err = nodeagent.EndContainers(ctx, machines, log, report)
 	users := c.PodUsers()
 	return errors.Join(err, users.Kill()) // what left its pod's session, or is of a runtime that does not answer
+}
+
+// StopHeld is Stop for a host, and keeps `windlass host run` from starting until release is called: it must not start
+// programs on data that is being replaced.
+func StopHeld(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func(string)) (release func(),
+	err error,
+) {
+	if err := StopSupervisor(ctx, c); err != nil {
+		return nil, err
+	}
+	holding, end := context.WithCancel(context.WithoutCancel(ctx))
+	s := process.NewSupervisor(c.Dir(launcherDir), log).WithoutCgroups() // of nothing, as launch
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(holding) }()
+	release = func() {
+		end()
+		<-ended
+	}
+	select {
+	case <-s.Active():
+	case err := <-ended:
+		end()
+		return nil, fmt.Errorf("`windlass host run` starts again: %w", err)
+	}
+	if err := stopPrograms(ctx, c, log, report); err != nil {
+		release()
+		return nil, err
+	}
+	return release, endPods(ctx, c, log, report)
 }
 
 // stopPrograms ends the programs, the agents and the members of etcd, but no pods.

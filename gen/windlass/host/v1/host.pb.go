@@ -240,7 +240,9 @@ type HostStatus struct {
 	// What the host reported of its certificates; absent before its first report.
 	Certificates *HostCertificates `protobuf:"bytes,19,opt,name=certificates,proto3" json:"certificates,omitempty"`
 	// ID of the renewal of certificates that was requested last; empty without one.
-	RenewalId     *string `protobuf:"bytes,20,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
+	RenewalId *string `protobuf:"bytes,20,opt,name=renewal_id,json=renewalID,proto3,oneof" json:"renewal_id,omitempty"`
+	// What a control-plane host reported of its policy and bearer tokens; absent before its first report.
+	Access        *HostAccess `protobuf:"bytes,21,opt,name=access,proto3" json:"access,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +417,114 @@ func (x *HostStatus) GetRenewalId() string {
 	return ""
 }
 
+func (x *HostStatus) GetAccess() *HostAccess {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+// What a control-plane host reported of its policy and bearer tokens.
+type HostAccess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Generation of the content that the files of the host had last; 0 before the first.
+	Generation *int32 `protobuf:"varint,1,opt,name=generation,proto3,oneof" json:"generation,omitempty"`
+	// SHA-256 of policy.yaml on the disk of the host, in hexadecimal; empty if there is none.
+	PolicyHash *string `protobuf:"bytes,2,opt,name=policy_hash,json=policyHash,proto3,oneof" json:"policy_hash,omitempty"`
+	// SHA-256 of the file of bearer tokens, in hexadecimal. Without the file it is that of an empty one.
+	TokensHash *string `protobuf:"bytes,3,opt,name=tokens_hash,json=tokensHash,proto3,oneof" json:"tokens_hash,omitempty"`
+	// The files that were changed on the host since they had that content: policy.yaml, tokens.
+	Changed []string `protobuf:"bytes,4,rep,name=changed,proto3" json:"changed,omitempty"`
+	// What is not in force yet of what the files have, for people; at most 1024 characters.
+	Pending *string `protobuf:"bytes,5,opt,name=pending,proto3,oneof" json:"pending,omitempty"`
+	// Output only. Since when the host has reported this, in this state.
+	SinceTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	// Output only. Same: the files have what is recorded. Replacing: they get it. Kept: they differ and are not replaced,
+	// since the host never had what is recorded, and no user has confirmed that. Empty before anything is recorded.
+	State         *string `protobuf:"bytes,7,opt,name=state,proto3,oneof" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostAccess) Reset() {
+	*x = HostAccess{}
+	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostAccess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostAccess) ProtoMessage() {}
+
+func (x *HostAccess) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostAccess.ProtoReflect.Descriptor instead.
+func (*HostAccess) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HostAccess) GetGeneration() int32 {
+	if x != nil && x.Generation != nil {
+		return *x.Generation
+	}
+	return 0
+}
+
+func (x *HostAccess) GetPolicyHash() string {
+	if x != nil && x.PolicyHash != nil {
+		return *x.PolicyHash
+	}
+	return ""
+}
+
+func (x *HostAccess) GetTokensHash() string {
+	if x != nil && x.TokensHash != nil {
+		return *x.TokensHash
+	}
+	return ""
+}
+
+func (x *HostAccess) GetChanged() []string {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *HostAccess) GetPending() string {
+	if x != nil && x.Pending != nil {
+		return *x.Pending
+	}
+	return ""
+}
+
+func (x *HostAccess) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+func (x *HostAccess) GetState() string {
+	if x != nil && x.State != nil {
+		return *x.State
+	}
+	return ""
+}
+
 // What a host reported of its certificates.
 type HostCertificates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -445,7 +555,7 @@ type HostCertificates struct {
 
 func (x *HostCertificates) Reset() {
 	*x = HostCertificates{}
-	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +567,7 @@ func (x *HostCertificates) String() string {
 func (*HostCertificates) ProtoMessage() {}
 
 func (x *HostCertificates) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_proto_msgTypes[3]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +580,7 @@ func (x *HostCertificates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCertificates.ProtoReflect.Descriptor instead.
 func (*HostCertificates) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{3}
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HostCertificates) GetRotationId() string {
@@ -556,7 +666,7 @@ type HostCertificate struct {
 
 func (x *HostCertificate) Reset() {
 	*x = HostCertificate{}
-	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +678,7 @@ func (x *HostCertificate) String() string {
 func (*HostCertificate) ProtoMessage() {}
 
 func (x *HostCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_proto_msgTypes[4]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +691,7 @@ func (x *HostCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostCertificate.ProtoReflect.Descriptor instead.
 func (*HostCertificate) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{4}
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HostCertificate) GetName() string {
@@ -615,7 +725,7 @@ type HostFencing struct {
 
 func (x *HostFencing) Reset() {
 	*x = HostFencing{}
-	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +737,7 @@ func (x *HostFencing) String() string {
 func (*HostFencing) ProtoMessage() {}
 
 func (x *HostFencing) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_proto_msgTypes[5]
+	mi := &file_windlass_host_v1_host_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +750,7 @@ func (x *HostFencing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostFencing.ProtoReflect.Descriptor instead.
 func (*HostFencing) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{5}
+	return file_windlass_host_v1_host_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HostFencing) GetBy() string {
@@ -700,7 +810,7 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\x04zone\x18\x02 \x01(\tB6\xbaH3r1\x18?2-^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$R\x04zone\x12!\n" +
 	"\aaddress\x18\x03 \x01(\tB\a\xbaH\x04r\x02p\x01R\aaddress\x12$\n" +
 	"\runschedulable\x18\x04 \x01(\bR\runschedulable\x12;\n" +
-	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xa1\v\n" +
+	"\x14unschedulable_reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x13unschedulableReason\"\xd7\v\n" +
 	"\n" +
 	"HostStatus\x12X\n" +
 	"\x05phase\x18\x01 \x01(\tB=\xbaH:r8R\x00R\tAvailableR\aClaimedR\x05InUseR\x06WipingR\vQuarantinedR\x04LostH\x00R\x05phase\x88\x01\x01\x12_\n" +
@@ -730,7 +840,8 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\taddresses\x18\x12 \x03(\v2\x1d.windlass.node.v1.NodeAddressR\taddresses\x12F\n" +
 	"\fcertificates\x18\x13 \x01(\v2\".windlass.host.v1.HostCertificatesR\fcertificates\x12\"\n" +
 	"\n" +
-	"renewal_id\x18\x14 \x01(\tH\fR\trenewalID\x88\x01\x01\x1aS\n" +
+	"renewal_id\x18\x14 \x01(\tH\fR\trenewalID\x88\x01\x01\x124\n" +
+	"\x06access\x18\x15 \x01(\v2\x1c.windlass.host.v1.HostAccessR\x06access\x1aS\n" +
 	"\rCapacityEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01B\b\n" +
@@ -750,7 +861,27 @@ const file_windlass_host_v1_host_proto_rawDesc = "" +
 	"\n" +
 	"\b_boot_idB\x10\n" +
 	"\x0e_agent_versionB\r\n" +
-	"\v_renewal_id\"\x8b\x05\n" +
+	"\v_renewal_id\"\xb9\x03\n" +
+	"\n" +
+	"HostAccess\x12,\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\n" +
+	"generation\x88\x01\x01\x12-\n" +
+	"\vpolicy_hash\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@H\x01R\n" +
+	"policyHash\x88\x01\x01\x12-\n" +
+	"\vtokens_hash\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@H\x02R\n" +
+	"tokensHash\x88\x01\x01\x12;\n" +
+	"\achanged\x18\x04 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x02\"\x17r\x15R\vpolicy.yamlR\x06tokensR\achanged\x12'\n" +
+	"\apending\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x03R\apending\x88\x01\x01\x129\n" +
+	"\n" +
+	"since_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\x129\n" +
+	"\x05state\x18\a \x01(\tB\x1e\xbaH\x1br\x19R\x00R\x04SameR\tReplacingR\x04KeptH\x04R\x05state\x88\x01\x01B\r\n" +
+	"\v_generationB\x0e\n" +
+	"\f_policy_hashB\x0e\n" +
+	"\f_tokens_hashB\n" +
+	"\n" +
+	"\b_pendingB\b\n" +
+	"\x06_state\"\x8b\x05\n" +
 	"\x10HostCertificates\x12-\n" +
 	"\vrotation_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@H\x00R\n" +
 	"rotationID\x88\x01\x01\x12F\n" +
@@ -799,42 +930,45 @@ func file_windlass_host_v1_host_proto_rawDescGZIP() []byte {
 	return file_windlass_host_v1_host_proto_rawDescData
 }
 
-var file_windlass_host_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_windlass_host_v1_host_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_windlass_host_v1_host_proto_goTypes = []any{
 	(*Host)(nil),                  // 0: windlass.host.v1.Host
 	(*HostSpec)(nil),              // 1: windlass.host.v1.HostSpec
 	(*HostStatus)(nil),            // 2: windlass.host.v1.HostStatus
-	(*HostCertificates)(nil),      // 3: windlass.host.v1.HostCertificates
-	(*HostCertificate)(nil),       // 4: windlass.host.v1.HostCertificate
-	(*HostFencing)(nil),           // 5: windlass.host.v1.HostFencing
-	nil,                           // 6: windlass.host.v1.HostStatus.CapacityEntry
-	(*v1.ObjectMeta)(nil),         // 7: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*v1.ObjectReference)(nil),    // 9: windlass.meta.v1.ObjectReference
-	(*v11.NodeAddress)(nil),       // 10: windlass.node.v1.NodeAddress
-	(*structpb.Value)(nil),        // 11: google.protobuf.Value
+	(*HostAccess)(nil),            // 3: windlass.host.v1.HostAccess
+	(*HostCertificates)(nil),      // 4: windlass.host.v1.HostCertificates
+	(*HostCertificate)(nil),       // 5: windlass.host.v1.HostCertificate
+	(*HostFencing)(nil),           // 6: windlass.host.v1.HostFencing
+	nil,                           // 7: windlass.host.v1.HostStatus.CapacityEntry
+	(*v1.ObjectMeta)(nil),         // 8: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*v1.ObjectReference)(nil),    // 10: windlass.meta.v1.ObjectReference
+	(*v11.NodeAddress)(nil),       // 11: windlass.node.v1.NodeAddress
+	(*structpb.Value)(nil),        // 12: google.protobuf.Value
 }
 var file_windlass_host_v1_host_proto_depIdxs = []int32{
-	7,  // 0: windlass.host.v1.Host.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	8,  // 0: windlass.host.v1.Host.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.host.v1.Host.spec:type_name -> windlass.host.v1.HostSpec
 	2,  // 2: windlass.host.v1.Host.status:type_name -> windlass.host.v1.HostStatus
-	8,  // 3: windlass.host.v1.HostStatus.last_transition_time:type_name -> google.protobuf.Timestamp
-	9,  // 4: windlass.host.v1.HostStatus.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	8,  // 5: windlass.host.v1.HostStatus.claim_time:type_name -> google.protobuf.Timestamp
-	5,  // 6: windlass.host.v1.HostStatus.fencing:type_name -> windlass.host.v1.HostFencing
-	6,  // 7: windlass.host.v1.HostStatus.capacity:type_name -> windlass.host.v1.HostStatus.CapacityEntry
-	10, // 8: windlass.host.v1.HostStatus.addresses:type_name -> windlass.node.v1.NodeAddress
-	3,  // 9: windlass.host.v1.HostStatus.certificates:type_name -> windlass.host.v1.HostCertificates
-	4,  // 10: windlass.host.v1.HostCertificates.renewed:type_name -> windlass.host.v1.HostCertificate
-	8,  // 11: windlass.host.v1.HostCertificate.expiry_time:type_name -> google.protobuf.Timestamp
-	8,  // 12: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
-	9,  // 13: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	11, // 14: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 3: windlass.host.v1.HostStatus.last_transition_time:type_name -> google.protobuf.Timestamp
+	10, // 4: windlass.host.v1.HostStatus.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	9,  // 5: windlass.host.v1.HostStatus.claim_time:type_name -> google.protobuf.Timestamp
+	6,  // 6: windlass.host.v1.HostStatus.fencing:type_name -> windlass.host.v1.HostFencing
+	7,  // 7: windlass.host.v1.HostStatus.capacity:type_name -> windlass.host.v1.HostStatus.CapacityEntry
+	11, // 8: windlass.host.v1.HostStatus.addresses:type_name -> windlass.node.v1.NodeAddress
+	4,  // 9: windlass.host.v1.HostStatus.certificates:type_name -> windlass.host.v1.HostCertificates
+	3,  // 10: windlass.host.v1.HostStatus.access:type_name -> windlass.host.v1.HostAccess
+	9,  // 11: windlass.host.v1.HostAccess.since_time:type_name -> google.protobuf.Timestamp
+	5,  // 12: windlass.host.v1.HostCertificates.renewed:type_name -> windlass.host.v1.HostCertificate
+	9,  // 13: windlass.host.v1.HostCertificate.expiry_time:type_name -> google.protobuf.Timestamp
+	9,  // 14: windlass.host.v1.HostFencing.time:type_name -> google.protobuf.Timestamp
+	10, // 15: windlass.host.v1.HostFencing.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	12, // 16: windlass.host.v1.HostStatus.CapacityEntry.value:type_name -> google.protobuf.Value
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_host_v1_host_proto_init() }
@@ -844,13 +978,14 @@ func file_windlass_host_v1_host_proto_init() {
 	}
 	file_windlass_host_v1_host_proto_msgTypes[2].OneofWrappers = []any{}
 	file_windlass_host_v1_host_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_host_v1_host_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_host_v1_host_proto_rawDesc), len(file_windlass_host_v1_host_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

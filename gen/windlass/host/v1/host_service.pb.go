@@ -87,7 +87,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8, 0}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // What an agent has to do.
@@ -144,7 +144,7 @@ func (x HostOrder_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HostOrder_Type.Descriptor instead.
 func (HostOrder_Type) EnumDescriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{27, 0}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{35, 0}
 }
 
 // Request of GetHost.
@@ -632,6 +632,612 @@ func (x *WatchHostsResponse) GetBookmark() bool {
 	return false
 }
 
+// The policy and the bearer tokens of all control-plane hosts. Each host has both as files.
+type ClusterAccess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the content: 1 for the first, and one more for each change.
+	Generation int32 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Text of policy.yaml.
+	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Text of the file of bearer tokens: one JSON object a line, with the hash of a token. Empty if there are none.
+	Tokens string `protobuf:"bytes,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// SHA-256 of policy, in hexadecimal.
+	PolicyHash string `protobuf:"bytes,4,opt,name=policy_hash,json=policyHash,proto3" json:"policy_hash,omitempty"`
+	// SHA-256 of tokens, in hexadecimal.
+	TokensHash string `protobuf:"bytes,5,opt,name=tokens_hash,json=tokensHash,proto3" json:"tokens_hash,omitempty"`
+	// Generation in which policy was changed last.
+	PolicyGeneration int32 `protobuf:"varint,6,opt,name=policy_generation,json=policyGeneration,proto3" json:"policy_generation,omitempty"`
+	// Generation in which tokens was changed last.
+	TokensGeneration int32 `protobuf:"varint,7,opt,name=tokens_generation,json=tokensGeneration,proto3" json:"tokens_generation,omitempty"`
+	// The user who made the last change; empty for the first content.
+	ChangedBy string `protobuf:"bytes,8,opt,name=changed_by,json=changedBy,proto3" json:"changed_by,omitempty"`
+	// When the last change was made.
+	ChangeTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
+	// Name of the host whose files the first content was made from. It is empty after the first change by a user; until
+	// then no file is replaced of a host that never had this content.
+	Host          string `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterAccess) Reset() {
+	*x = ClusterAccess{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterAccess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterAccess) ProtoMessage() {}
+
+func (x *ClusterAccess) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterAccess.ProtoReflect.Descriptor instead.
+func (*ClusterAccess) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ClusterAccess) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ClusterAccess) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *ClusterAccess) GetTokens() string {
+	if x != nil {
+		return x.Tokens
+	}
+	return ""
+}
+
+func (x *ClusterAccess) GetPolicyHash() string {
+	if x != nil {
+		return x.PolicyHash
+	}
+	return ""
+}
+
+func (x *ClusterAccess) GetTokensHash() string {
+	if x != nil {
+		return x.TokensHash
+	}
+	return ""
+}
+
+func (x *ClusterAccess) GetPolicyGeneration() int32 {
+	if x != nil {
+		return x.PolicyGeneration
+	}
+	return 0
+}
+
+func (x *ClusterAccess) GetTokensGeneration() int32 {
+	if x != nil {
+		return x.TokensGeneration
+	}
+	return 0
+}
+
+func (x *ClusterAccess) GetChangedBy() string {
+	if x != nil {
+		return x.ChangedBy
+	}
+	return ""
+}
+
+func (x *ClusterAccess) GetChangeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ChangeTime
+	}
+	return nil
+}
+
+func (x *ClusterAccess) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+// Request of GetClusterAccess.
+type GetClusterAccessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterAccessRequest) Reset() {
+	*x = GetClusterAccessRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterAccessRequest) ProtoMessage() {}
+
+func (x *GetClusterAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterAccessRequest.ProtoReflect.Descriptor instead.
+func (*GetClusterAccessRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8}
+}
+
+// Request of SetClusterAccess.
+type SetClusterAccessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Generation that the change is based on.
+	Generation int32 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Text of policy.yaml, at most 512 KiB; absent leaves it as it is.
+	Policy *string `protobuf:"bytes,2,opt,name=policy,proto3,oneof" json:"policy,omitempty"`
+	// Text of the file of bearer tokens, at most 256 KiB; absent leaves it as it is.
+	Tokens *string `protobuf:"bytes,3,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
+	// Also if the policy takes the right to change it from the caller, or a right from the programs of the cluster.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetClusterAccessRequest) Reset() {
+	*x = SetClusterAccessRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetClusterAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetClusterAccessRequest) ProtoMessage() {}
+
+func (x *SetClusterAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetClusterAccessRequest.ProtoReflect.Descriptor instead.
+func (*SetClusterAccessRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SetClusterAccessRequest) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SetClusterAccessRequest) GetPolicy() string {
+	if x != nil && x.Policy != nil {
+		return *x.Policy
+	}
+	return ""
+}
+
+func (x *SetClusterAccessRequest) GetTokens() string {
+	if x != nil && x.Tokens != nil {
+		return *x.Tokens
+	}
+	return ""
+}
+
+func (x *SetClusterAccessRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// Request of PlanClusterAccess.
+type PlanClusterAccessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterAccessRequest) Reset() {
+	*x = PlanClusterAccessRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterAccessRequest) ProtoMessage() {}
+
+func (x *PlanClusterAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterAccessRequest.ProtoReflect.Descriptor instead.
+func (*PlanClusterAccessRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{10}
+}
+
+// Which policy and bearer tokens the control-plane hosts have.
+type PlanClusterAccessResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is recorded, without the texts; absent before it is recorded.
+	Access *ClusterAccess `protobuf:"bytes,1,opt,name=access,proto3" json:"access,omitempty"`
+	// The control-plane hosts, ordered by name.
+	Hosts []*ClusterAccessHost `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// What is waited for, in one line; empty if the recorded content is in force on all hosts.
+	WaitsFor      string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanClusterAccessResponse) Reset() {
+	*x = PlanClusterAccessResponse{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanClusterAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanClusterAccessResponse) ProtoMessage() {}
+
+func (x *PlanClusterAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanClusterAccessResponse.ProtoReflect.Descriptor instead.
+func (*PlanClusterAccessResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanClusterAccessResponse) GetAccess() *ClusterAccess {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+func (x *PlanClusterAccessResponse) GetHosts() []*ClusterAccessHost {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *PlanClusterAccessResponse) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+// Which policy and bearer tokens a host has.
+type ClusterAccessHost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// InForce: the files of the host have the recorded content, and all its programs have loaded it. Pending: the host
+	// has
+	// not reported that yet. Differs: the host has other files, which are not replaced until a user changes the content.
+	// Away: the host does not report; it gets the content when it is back.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Generation of the content that the host had last; 0 if none.
+	Generation int32 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// SHA-256 of its policy.yaml as it reported it last, in hexadecimal; empty if it has none.
+	PolicyHash string `protobuf:"bytes,4,opt,name=policy_hash,json=policyHash,proto3" json:"policy_hash,omitempty"`
+	// SHA-256 of its file of bearer tokens, in hexadecimal.
+	TokensHash string `protobuf:"bytes,5,opt,name=tokens_hash,json=tokensHash,proto3" json:"tokens_hash,omitempty"`
+	// What is not in force, for people; empty if all is.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when the host is in this state or has reported these files.
+	SinceTime     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterAccessHost) Reset() {
+	*x = ClusterAccessHost{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterAccessHost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterAccessHost) ProtoMessage() {}
+
+func (x *ClusterAccessHost) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterAccessHost.ProtoReflect.Descriptor instead.
+func (*ClusterAccessHost) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ClusterAccessHost) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClusterAccessHost) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ClusterAccessHost) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ClusterAccessHost) GetPolicyHash() string {
+	if x != nil {
+		return x.PolicyHash
+	}
+	return ""
+}
+
+func (x *ClusterAccessHost) GetTokensHash() string {
+	if x != nil {
+		return x.TokensHash
+	}
+	return ""
+}
+
+func (x *ClusterAccessHost) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ClusterAccessHost) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+// A report of a host about its policy and bearer tokens.
+type SyncAccessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the host: the caller's own.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The report.
+	Access *HostAccess `protobuf:"bytes,2,opt,name=access,proto3" json:"access,omitempty"`
+	// Text of policy.yaml: only if it was asked for.
+	Policy *string `protobuf:"bytes,3,opt,name=policy,proto3,oneof" json:"policy,omitempty"`
+	// Text of the file of bearer tokens: only if it was asked for.
+	Tokens        *string `protobuf:"bytes,4,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncAccessRequest) Reset() {
+	*x = SyncAccessRequest{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncAccessRequest) ProtoMessage() {}
+
+func (x *SyncAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncAccessRequest.ProtoReflect.Descriptor instead.
+func (*SyncAccessRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SyncAccessRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SyncAccessRequest) GetAccess() *HostAccess {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+func (x *SyncAccessRequest) GetPolicy() string {
+	if x != nil && x.Policy != nil {
+		return *x.Policy
+	}
+	return ""
+}
+
+func (x *SyncAccessRequest) GetTokens() string {
+	if x != nil && x.Tokens != nil {
+		return *x.Tokens
+	}
+	return ""
+}
+
+// What the policy and the bearer tokens of a host must be.
+type SyncAccessResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Generation of the recorded content; 0 if there is none yet.
+	Generation int32 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// SHA-256 of its policy, in hexadecimal.
+	PolicyHash string `protobuf:"bytes,2,opt,name=policy_hash,json=policyHash,proto3" json:"policy_hash,omitempty"`
+	// SHA-256 of its bearer tokens, in hexadecimal.
+	TokensHash string `protobuf:"bytes,3,opt,name=tokens_hash,json=tokensHash,proto3" json:"tokens_hash,omitempty"`
+	// Text that policy.yaml must have; absent if the file has it, or is not to be replaced.
+	Policy *string `protobuf:"bytes,4,opt,name=policy,proto3,oneof" json:"policy,omitempty"`
+	// Text that the file of bearer tokens must have; absent if the file has it, or is not to be replaced.
+	Tokens *string `protobuf:"bytes,5,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
+	// True if the next report must have the texts of both files: the first content is made from them.
+	Wanted        bool `protobuf:"varint,6,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncAccessResponse) Reset() {
+	*x = SyncAccessResponse{}
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncAccessResponse) ProtoMessage() {}
+
+func (x *SyncAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncAccessResponse.ProtoReflect.Descriptor instead.
+func (*SyncAccessResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SyncAccessResponse) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SyncAccessResponse) GetPolicyHash() string {
+	if x != nil {
+		return x.PolicyHash
+	}
+	return ""
+}
+
+func (x *SyncAccessResponse) GetTokensHash() string {
+	if x != nil {
+		return x.TokensHash
+	}
+	return ""
+}
+
+func (x *SyncAccessResponse) GetPolicy() string {
+	if x != nil && x.Policy != nil {
+		return *x.Policy
+	}
+	return ""
+}
+
+func (x *SyncAccessResponse) GetTokens() string {
+	if x != nil && x.Tokens != nil {
+		return *x.Tokens
+	}
+	return ""
+}
+
+func (x *SyncAccessResponse) GetWanted() bool {
+	if x != nil {
+		return x.Wanted
+	}
+	return false
+}
+
 // Request of RenewHostCertificates.
 type RenewHostCertificatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -643,7 +1249,7 @@ type RenewHostCertificatesRequest struct {
 
 func (x *RenewHostCertificatesRequest) Reset() {
 	*x = RenewHostCertificatesRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +1261,7 @@ func (x *RenewHostCertificatesRequest) String() string {
 func (*RenewHostCertificatesRequest) ProtoMessage() {}
 
 func (x *RenewHostCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[7]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +1274,7 @@ func (x *RenewHostCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewHostCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*RenewHostCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RenewHostCertificatesRequest) GetName() string {
@@ -712,7 +1318,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +1330,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[8]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +1343,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Rotation) GetId() string {
@@ -839,7 +1445,7 @@ type SealedKey struct {
 
 func (x *SealedKey) Reset() {
 	*x = SealedKey{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1457,7 @@ func (x *SealedKey) String() string {
 func (*SealedKey) ProtoMessage() {}
 
 func (x *SealedKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[9]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1470,7 @@ func (x *SealedKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedKey.ProtoReflect.Descriptor instead.
 func (*SealedKey) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SealedKey) GetHost() string {
@@ -903,7 +1509,7 @@ type SealingKey struct {
 
 func (x *SealingKey) Reset() {
 	*x = SealingKey{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1521,7 @@ func (x *SealingKey) String() string {
 func (*SealingKey) ProtoMessage() {}
 
 func (x *SealingKey) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[10]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1534,7 @@ func (x *SealingKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealingKey.ProtoReflect.Descriptor instead.
 func (*SealingKey) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SealingKey) GetHost() string {
@@ -973,7 +1579,7 @@ type StartRotationRequest struct {
 
 func (x *StartRotationRequest) Reset() {
 	*x = StartRotationRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1591,7 @@ func (x *StartRotationRequest) String() string {
 func (*StartRotationRequest) ProtoMessage() {}
 
 func (x *StartRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[11]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1604,7 @@ func (x *StartRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRotationRequest.ProtoReflect.Descriptor instead.
 func (*StartRotationRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StartRotationRequest) GetAuthority() string {
@@ -1052,7 +1658,7 @@ type PlanRotationRequest struct {
 
 func (x *PlanRotationRequest) Reset() {
 	*x = PlanRotationRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1670,7 @@ func (x *PlanRotationRequest) String() string {
 func (*PlanRotationRequest) ProtoMessage() {}
 
 func (x *PlanRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[12]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1683,7 @@ func (x *PlanRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRotationRequest.ProtoReflect.Descriptor instead.
 func (*PlanRotationRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{20}
 }
 
 // The plan of a rotation.
@@ -1101,7 +1707,7 @@ type PlanRotationResponse struct {
 
 func (x *PlanRotationResponse) Reset() {
 	*x = PlanRotationResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1719,7 @@ func (x *PlanRotationResponse) String() string {
 func (*PlanRotationResponse) ProtoMessage() {}
 
 func (x *PlanRotationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[13]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1732,7 @@ func (x *PlanRotationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRotationResponse.ProtoReflect.Descriptor instead.
 func (*PlanRotationResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanRotationResponse) GetRotation() *Rotation {
@@ -1186,7 +1792,7 @@ type SyncCertificatesRequest struct {
 
 func (x *SyncCertificatesRequest) Reset() {
 	*x = SyncCertificatesRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1804,7 @@ func (x *SyncCertificatesRequest) String() string {
 func (*SyncCertificatesRequest) ProtoMessage() {}
 
 func (x *SyncCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[14]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1817,7 @@ func (x *SyncCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*SyncCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{14}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SyncCertificatesRequest) GetName() string {
@@ -1250,7 +1856,7 @@ type SyncCertificatesResponse struct {
 
 func (x *SyncCertificatesResponse) Reset() {
 	*x = SyncCertificatesResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1868,7 @@ func (x *SyncCertificatesResponse) String() string {
 func (*SyncCertificatesResponse) ProtoMessage() {}
 
 func (x *SyncCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[15]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1881,7 @@ func (x *SyncCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*SyncCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{15}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SyncCertificatesResponse) GetRotation() *Rotation {
@@ -1318,7 +1924,7 @@ type RegisterHostRequest struct {
 
 func (x *RegisterHostRequest) Reset() {
 	*x = RegisterHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1936,7 @@ func (x *RegisterHostRequest) String() string {
 func (*RegisterHostRequest) ProtoMessage() {}
 
 func (x *RegisterHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[16]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1949,7 @@ func (x *RegisterHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterHostRequest.ProtoReflect.Descriptor instead.
 func (*RegisterHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{16}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RegisterHostRequest) GetName() string {
@@ -1394,7 +2000,7 @@ type CordonHostRequest struct {
 
 func (x *CordonHostRequest) Reset() {
 	*x = CordonHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +2012,7 @@ func (x *CordonHostRequest) String() string {
 func (*CordonHostRequest) ProtoMessage() {}
 
 func (x *CordonHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[17]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +2025,7 @@ func (x *CordonHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CordonHostRequest.ProtoReflect.Descriptor instead.
 func (*CordonHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{17}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CordonHostRequest) GetName() string {
@@ -1447,7 +2053,7 @@ type UncordonHostRequest struct {
 
 func (x *UncordonHostRequest) Reset() {
 	*x = UncordonHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +2065,7 @@ func (x *UncordonHostRequest) String() string {
 func (*UncordonHostRequest) ProtoMessage() {}
 
 func (x *UncordonHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[18]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +2078,7 @@ func (x *UncordonHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonHostRequest.ProtoReflect.Descriptor instead.
 func (*UncordonHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{18}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UncordonHostRequest) GetName() string {
@@ -1497,7 +2103,7 @@ type FenceHostRequest struct {
 
 func (x *FenceHostRequest) Reset() {
 	*x = FenceHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +2115,7 @@ func (x *FenceHostRequest) String() string {
 func (*FenceHostRequest) ProtoMessage() {}
 
 func (x *FenceHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[19]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +2128,7 @@ func (x *FenceHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceHostRequest.ProtoReflect.Descriptor instead.
 func (*FenceHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{19}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FenceHostRequest) GetName() string {
@@ -1559,7 +2165,7 @@ type RemoveHostRequest struct {
 
 func (x *RemoveHostRequest) Reset() {
 	*x = RemoveHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +2177,7 @@ func (x *RemoveHostRequest) String() string {
 func (*RemoveHostRequest) ProtoMessage() {}
 
 func (x *RemoveHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[20]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +2190,7 @@ func (x *RemoveHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveHostRequest.ProtoReflect.Descriptor instead.
 func (*RemoveHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{20}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveHostRequest) GetName() string {
@@ -1616,7 +2222,7 @@ type PlanHostsRequest struct {
 
 func (x *PlanHostsRequest) Reset() {
 	*x = PlanHostsRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +2234,7 @@ func (x *PlanHostsRequest) String() string {
 func (*PlanHostsRequest) ProtoMessage() {}
 
 func (x *PlanHostsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[21]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +2247,7 @@ func (x *PlanHostsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHostsRequest.ProtoReflect.Descriptor instead.
 func (*PlanHostsRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{21}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PlanHostsRequest) GetProviderSpec() *structpb.Struct {
@@ -1680,7 +2286,7 @@ type PlanHostsResponse struct {
 
 func (x *PlanHostsResponse) Reset() {
 	*x = PlanHostsResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +2298,7 @@ func (x *PlanHostsResponse) String() string {
 func (*PlanHostsResponse) ProtoMessage() {}
 
 func (x *PlanHostsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[22]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +2311,7 @@ func (x *PlanHostsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHostsResponse.ProtoReflect.Descriptor instead.
 func (*PlanHostsResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{22}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PlanHostsResponse) GetActions() []*v1.PlannedAction {
@@ -1744,7 +2350,7 @@ type AttendHostRequest struct {
 
 func (x *AttendHostRequest) Reset() {
 	*x = AttendHostRequest{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +2362,7 @@ func (x *AttendHostRequest) String() string {
 func (*AttendHostRequest) ProtoMessage() {}
 
 func (x *AttendHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[23]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +2375,7 @@ func (x *AttendHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendHostRequest.ProtoReflect.Descriptor instead.
 func (*AttendHostRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{23}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AttendHostRequest) GetName() string {
@@ -1813,7 +2419,7 @@ type HostFacts struct {
 
 func (x *HostFacts) Reset() {
 	*x = HostFacts{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +2431,7 @@ func (x *HostFacts) String() string {
 func (*HostFacts) ProtoMessage() {}
 
 func (x *HostFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[24]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +2444,7 @@ func (x *HostFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostFacts.ProtoReflect.Descriptor instead.
 func (*HostFacts) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{24}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HostFacts) GetBootId() string {
@@ -1893,7 +2499,7 @@ type HostReport struct {
 
 func (x *HostReport) Reset() {
 	*x = HostReport{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2511,7 @@ func (x *HostReport) String() string {
 func (*HostReport) ProtoMessage() {}
 
 func (x *HostReport) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[25]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2524,7 @@ func (x *HostReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostReport.ProtoReflect.Descriptor instead.
 func (*HostReport) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{25}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HostReport) GetOrderId() string {
@@ -1962,7 +2568,7 @@ type AttendHostResponse struct {
 
 func (x *AttendHostResponse) Reset() {
 	*x = AttendHostResponse{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2580,7 @@ func (x *AttendHostResponse) String() string {
 func (*AttendHostResponse) ProtoMessage() {}
 
 func (x *AttendHostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[26]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2593,7 @@ func (x *AttendHostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendHostResponse.ProtoReflect.Descriptor instead.
 func (*AttendHostResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{26}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttendHostResponse) GetOrder() *HostOrder {
@@ -2023,7 +2629,7 @@ type HostOrder struct {
 
 func (x *HostOrder) Reset() {
 	*x = HostOrder{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2641,7 @@ func (x *HostOrder) String() string {
 func (*HostOrder) ProtoMessage() {}
 
 func (x *HostOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[27]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2654,7 @@ func (x *HostOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostOrder.ProtoReflect.Descriptor instead.
 func (*HostOrder) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{27}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HostOrder) GetId() string {
@@ -2101,7 +2707,7 @@ type HostBootstrap struct {
 
 func (x *HostBootstrap) Reset() {
 	*x = HostBootstrap{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2719,7 @@ func (x *HostBootstrap) String() string {
 func (*HostBootstrap) ProtoMessage() {}
 
 func (x *HostBootstrap) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[28]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2732,7 @@ func (x *HostBootstrap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostBootstrap.ProtoReflect.Descriptor instead.
 func (*HostBootstrap) Descriptor() ([]byte, []int) {
-	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{28}
+	return file_windlass_host_v1_host_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HostBootstrap) GetEndpoints() []string {
@@ -2163,7 +2769,7 @@ type WatchHostsResponse_Event struct {
 
 func (x *WatchHostsResponse_Event) Reset() {
 	*x = WatchHostsResponse_Event{}
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2781,7 @@ func (x *WatchHostsResponse_Event) String() string {
 func (*WatchHostsResponse_Event) ProtoMessage() {}
 
 func (x *WatchHostsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_host_v1_host_service_proto_msgTypes[29]
+	mi := &file_windlass_host_v1_host_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2852,73 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aK\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12.\n" +
-	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\":\n" +
+	"\x06object\x18\x02 \x01(\v2\x16.windlass.host.v1.HostR\x06object\"\xeb\x02\n" +
+	"\rClusterAccess\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x05R\n" +
+	"generation\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\tR\x06tokens\x12\x1f\n" +
+	"\vpolicy_hash\x18\x04 \x01(\tR\n" +
+	"policyHash\x12\x1f\n" +
+	"\vtokens_hash\x18\x05 \x01(\tR\n" +
+	"tokensHash\x12+\n" +
+	"\x11policy_generation\x18\x06 \x01(\x05R\x10policyGeneration\x12+\n" +
+	"\x11tokens_generation\x18\a \x01(\x05R\x10tokensGeneration\x12\x1d\n" +
+	"\n" +
+	"changed_by\x18\b \x01(\tR\tchangedBy\x12;\n" +
+	"\vchange_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"changeTime\x12\x12\n" +
+	"\x04host\x18\n" +
+	" \x01(\tR\x04host\"\x19\n" +
+	"\x17GetClusterAccessRequest\"\xc0\x01\n" +
+	"\x17SetClusterAccessRequest\x12'\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x01R\n" +
+	"generation\x12(\n" +
+	"\x06policy\x18\x02 \x01(\tB\v\xbaH\br\x06\x10\x01(\x80\x80 H\x00R\x06policy\x88\x01\x01\x12&\n" +
+	"\x06tokens\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10H\x01R\x06tokens\x88\x01\x01\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05forceB\t\n" +
+	"\a_policyB\t\n" +
+	"\a_tokens\"\x1a\n" +
+	"\x18PlanClusterAccessRequest\"\xac\x01\n" +
+	"\x19PlanClusterAccessResponse\x127\n" +
+	"\x06access\x18\x01 \x01(\v2\x1f.windlass.host.v1.ClusterAccessR\x06access\x129\n" +
+	"\x05hosts\x18\x02 \x03(\v2#.windlass.host.v1.ClusterAccessHostR\x05hosts\x12\x1b\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\"\xf4\x01\n" +
+	"\x11ClusterAccessHost\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x05R\n" +
+	"generation\x12\x1f\n" +
+	"\vpolicy_hash\x18\x04 \x01(\tR\n" +
+	"policyHash\x12\x1f\n" +
+	"\vtokens_hash\x18\x05 \x01(\tR\n" +
+	"tokensHash\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x129\n" +
+	"\n" +
+	"since_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\"\xd3\x01\n" +
+	"\x11SyncAccessRequest\x12\x1a\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12<\n" +
+	"\x06access\x18\x02 \x01(\v2\x1c.windlass.host.v1.HostAccessB\x06\xbaH\x03\xc8\x01\x01R\x06access\x12&\n" +
+	"\x06policy\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80 H\x00R\x06policy\x88\x01\x01\x12&\n" +
+	"\x06tokens\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10H\x01R\x06tokens\x88\x01\x01B\t\n" +
+	"\a_policyB\t\n" +
+	"\a_tokens\"\xde\x01\n" +
+	"\x12SyncAccessResponse\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x05R\n" +
+	"generation\x12\x1f\n" +
+	"\vpolicy_hash\x18\x02 \x01(\tR\n" +
+	"policyHash\x12\x1f\n" +
+	"\vtokens_hash\x18\x03 \x01(\tR\n" +
+	"tokensHash\x12\x1b\n" +
+	"\x06policy\x18\x04 \x01(\tH\x00R\x06policy\x88\x01\x01\x12\x1b\n" +
+	"\x06tokens\x18\x05 \x01(\tH\x01R\x06tokens\x88\x01\x01\x12\x16\n" +
+	"\x06wanted\x18\x06 \x01(\bR\x06wantedB\t\n" +
+	"\a_policyB\t\n" +
+	"\a_tokens\":\n" +
 	"\x1cRenewHostCertificatesRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xba\x04\n" +
 	"\bRotation\x12\x0e\n" +
@@ -2381,7 +3053,7 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\rHostBootstrap\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x03(\tR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x12\n" +
-	"\x04role\x18\x03 \x01(\tR\x04role2\xef\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role2\x96\x18\n" +
 	"\vHostService\x12{\n" +
 	"\aGetHost\x12 .windlass.host.v1.GetHostRequest\x1a\x16.windlass.host.v1.Host\"6\xaa\xbb\x18\x1a\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x05hosts\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/hosts/{name}\x12}\n" +
@@ -2419,7 +3091,16 @@ const file_windlass_host_v1_host_service_proto_rawDesc = "" +
 	"\fPlanRotation\x12%.windlass.host.v1.PlanRotationRequest\x1a&.windlass.host.v1.PlanRotationResponse\"B\xaa\xbb\x18\x1d\n" +
 	"\x04plan\x12\fwindlass.dev\x1a\x05hosts@\x01\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/hosts:planRotation\x12\xbc\x01\n" +
 	"\x10SyncCertificates\x12).windlass.host.v1.SyncCertificatesRequest\x1a*.windlass.host.v1.SyncCertificatesResponse\"Q\xaa\xbb\x18!\n" +
-	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01@\x01\x82\xd3\xe4\x93\x02&:\x01*\"!/v1/hosts/{name}:syncCertificatesB\xc8\x01\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01@\x01\x82\xd3\xe4\x93\x02&:\x01*\"!/v1/hosts/{name}:syncCertificates\x12\x9f\x01\n" +
+	"\x10GetClusterAccess\x12).windlass.host.v1.GetClusterAccessRequest\x1a\x1f.windlass.host.v1.ClusterAccess\"?\xaa\xbb\x18#\n" +
+	"\x03get\x12\fwindlass.dev\x1a\fhosts/access@\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/hosts:access\x12\xaa\x01\n" +
+	"\x10SetClusterAccess\x12).windlass.host.v1.SetClusterAccessRequest\x1a\x1f.windlass.host.v1.ClusterAccess\"J\xaa\xbb\x18(\n" +
+	"\x06update\x12\fwindlass.dev\x1a\fhosts/access0\x01@\x01\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/hosts:setAccess\x12\xae\x01\n" +
+	"\x11PlanClusterAccess\x12*.windlass.host.v1.PlanClusterAccessRequest\x1a+.windlass.host.v1.PlanClusterAccessResponse\"@\xaa\xbb\x18\x1d\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x05hosts@\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/hosts:planAccess\x12\xa4\x01\n" +
+	"\n" +
+	"SyncAccess\x12#.windlass.host.v1.SyncAccessRequest\x1a$.windlass.host.v1.SyncAccessResponse\"K\xaa\xbb\x18!\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x05hosts \x01@\x01\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/hosts/{name}:syncAccessB\xc8\x01\n" +
 	"\x14com.windlass.host.v1B\x10HostServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/host/v1;hostv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Host.V1\xca\x02\x10Windlass\\Host\\V1\xe2\x02\x1cWindlass\\Host\\V1\\GPBMetadata\xea\x02\x12Windlass::Host::V1b\x06proto3"
 
 var (
@@ -2435,7 +3116,7 @@ func file_windlass_host_v1_host_service_proto_rawDescGZIP() []byte {
 }
 
 var file_windlass_host_v1_host_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windlass_host_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_windlass_host_v1_host_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_windlass_host_v1_host_service_proto_goTypes = []any{
 	(Rotation_Step)(0),                   // 0: windlass.host.v1.Rotation.Step
 	(HostOrder_Type)(0),                  // 1: windlass.host.v1.HostOrder.Type
@@ -2446,116 +3127,138 @@ var file_windlass_host_v1_host_service_proto_goTypes = []any{
 	(*PatchHostRequest)(nil),             // 6: windlass.host.v1.PatchHostRequest
 	(*WatchHostsRequest)(nil),            // 7: windlass.host.v1.WatchHostsRequest
 	(*WatchHostsResponse)(nil),           // 8: windlass.host.v1.WatchHostsResponse
-	(*RenewHostCertificatesRequest)(nil), // 9: windlass.host.v1.RenewHostCertificatesRequest
-	(*Rotation)(nil),                     // 10: windlass.host.v1.Rotation
-	(*SealedKey)(nil),                    // 11: windlass.host.v1.SealedKey
-	(*SealingKey)(nil),                   // 12: windlass.host.v1.SealingKey
-	(*StartRotationRequest)(nil),         // 13: windlass.host.v1.StartRotationRequest
-	(*PlanRotationRequest)(nil),          // 14: windlass.host.v1.PlanRotationRequest
-	(*PlanRotationResponse)(nil),         // 15: windlass.host.v1.PlanRotationResponse
-	(*SyncCertificatesRequest)(nil),      // 16: windlass.host.v1.SyncCertificatesRequest
-	(*SyncCertificatesResponse)(nil),     // 17: windlass.host.v1.SyncCertificatesResponse
-	(*RegisterHostRequest)(nil),          // 18: windlass.host.v1.RegisterHostRequest
-	(*CordonHostRequest)(nil),            // 19: windlass.host.v1.CordonHostRequest
-	(*UncordonHostRequest)(nil),          // 20: windlass.host.v1.UncordonHostRequest
-	(*FenceHostRequest)(nil),             // 21: windlass.host.v1.FenceHostRequest
-	(*RemoveHostRequest)(nil),            // 22: windlass.host.v1.RemoveHostRequest
-	(*PlanHostsRequest)(nil),             // 23: windlass.host.v1.PlanHostsRequest
-	(*PlanHostsResponse)(nil),            // 24: windlass.host.v1.PlanHostsResponse
-	(*AttendHostRequest)(nil),            // 25: windlass.host.v1.AttendHostRequest
-	(*HostFacts)(nil),                    // 26: windlass.host.v1.HostFacts
-	(*HostReport)(nil),                   // 27: windlass.host.v1.HostReport
-	(*AttendHostResponse)(nil),           // 28: windlass.host.v1.AttendHostResponse
-	(*HostOrder)(nil),                    // 29: windlass.host.v1.HostOrder
-	(*HostBootstrap)(nil),                // 30: windlass.host.v1.HostBootstrap
-	(*WatchHostsResponse_Event)(nil),     // 31: windlass.host.v1.WatchHostsResponse.Event
-	nil,                                  // 32: windlass.host.v1.RegisterHostRequest.LabelsEntry
-	nil,                                  // 33: windlass.host.v1.HostFacts.CapacityEntry
-	(*fieldmaskpb.FieldMask)(nil),        // 34: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                  // 35: windlass.meta.v1.ListMeta
-	(*Host)(nil),                         // 36: windlass.host.v1.Host
-	(*httpbody.HttpBody)(nil),            // 37: google.api.HttpBody
-	(*timestamppb.Timestamp)(nil),        // 38: google.protobuf.Timestamp
-	(*v1.PlannedAction)(nil),             // 39: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                  // 40: windlass.meta.v1.HeldBack
-	(*HostCertificates)(nil),             // 41: windlass.host.v1.HostCertificates
-	(*structpb.Struct)(nil),              // 42: google.protobuf.Struct
-	(*v11.NodeAddress)(nil),              // 43: windlass.node.v1.NodeAddress
-	(*v1.ObjectReference)(nil),           // 44: windlass.meta.v1.ObjectReference
-	(*structpb.Value)(nil),               // 45: google.protobuf.Value
+	(*ClusterAccess)(nil),                // 9: windlass.host.v1.ClusterAccess
+	(*GetClusterAccessRequest)(nil),      // 10: windlass.host.v1.GetClusterAccessRequest
+	(*SetClusterAccessRequest)(nil),      // 11: windlass.host.v1.SetClusterAccessRequest
+	(*PlanClusterAccessRequest)(nil),     // 12: windlass.host.v1.PlanClusterAccessRequest
+	(*PlanClusterAccessResponse)(nil),    // 13: windlass.host.v1.PlanClusterAccessResponse
+	(*ClusterAccessHost)(nil),            // 14: windlass.host.v1.ClusterAccessHost
+	(*SyncAccessRequest)(nil),            // 15: windlass.host.v1.SyncAccessRequest
+	(*SyncAccessResponse)(nil),           // 16: windlass.host.v1.SyncAccessResponse
+	(*RenewHostCertificatesRequest)(nil), // 17: windlass.host.v1.RenewHostCertificatesRequest
+	(*Rotation)(nil),                     // 18: windlass.host.v1.Rotation
+	(*SealedKey)(nil),                    // 19: windlass.host.v1.SealedKey
+	(*SealingKey)(nil),                   // 20: windlass.host.v1.SealingKey
+	(*StartRotationRequest)(nil),         // 21: windlass.host.v1.StartRotationRequest
+	(*PlanRotationRequest)(nil),          // 22: windlass.host.v1.PlanRotationRequest
+	(*PlanRotationResponse)(nil),         // 23: windlass.host.v1.PlanRotationResponse
+	(*SyncCertificatesRequest)(nil),      // 24: windlass.host.v1.SyncCertificatesRequest
+	(*SyncCertificatesResponse)(nil),     // 25: windlass.host.v1.SyncCertificatesResponse
+	(*RegisterHostRequest)(nil),          // 26: windlass.host.v1.RegisterHostRequest
+	(*CordonHostRequest)(nil),            // 27: windlass.host.v1.CordonHostRequest
+	(*UncordonHostRequest)(nil),          // 28: windlass.host.v1.UncordonHostRequest
+	(*FenceHostRequest)(nil),             // 29: windlass.host.v1.FenceHostRequest
+	(*RemoveHostRequest)(nil),            // 30: windlass.host.v1.RemoveHostRequest
+	(*PlanHostsRequest)(nil),             // 31: windlass.host.v1.PlanHostsRequest
+	(*PlanHostsResponse)(nil),            // 32: windlass.host.v1.PlanHostsResponse
+	(*AttendHostRequest)(nil),            // 33: windlass.host.v1.AttendHostRequest
+	(*HostFacts)(nil),                    // 34: windlass.host.v1.HostFacts
+	(*HostReport)(nil),                   // 35: windlass.host.v1.HostReport
+	(*AttendHostResponse)(nil),           // 36: windlass.host.v1.AttendHostResponse
+	(*HostOrder)(nil),                    // 37: windlass.host.v1.HostOrder
+	(*HostBootstrap)(nil),                // 38: windlass.host.v1.HostBootstrap
+	(*WatchHostsResponse_Event)(nil),     // 39: windlass.host.v1.WatchHostsResponse.Event
+	nil,                                  // 40: windlass.host.v1.RegisterHostRequest.LabelsEntry
+	nil,                                  // 41: windlass.host.v1.HostFacts.CapacityEntry
+	(*fieldmaskpb.FieldMask)(nil),        // 42: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                  // 43: windlass.meta.v1.ListMeta
+	(*Host)(nil),                         // 44: windlass.host.v1.Host
+	(*httpbody.HttpBody)(nil),            // 45: google.api.HttpBody
+	(*timestamppb.Timestamp)(nil),        // 46: google.protobuf.Timestamp
+	(*HostAccess)(nil),                   // 47: windlass.host.v1.HostAccess
+	(*v1.PlannedAction)(nil),             // 48: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                  // 49: windlass.meta.v1.HeldBack
+	(*HostCertificates)(nil),             // 50: windlass.host.v1.HostCertificates
+	(*structpb.Struct)(nil),              // 51: google.protobuf.Struct
+	(*v11.NodeAddress)(nil),              // 52: windlass.node.v1.NodeAddress
+	(*v1.ObjectReference)(nil),           // 53: windlass.meta.v1.ObjectReference
+	(*structpb.Value)(nil),               // 54: google.protobuf.Value
 }
 var file_windlass_host_v1_host_service_proto_depIdxs = []int32{
-	34, // 0: windlass.host.v1.ListHostsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	35, // 1: windlass.host.v1.HostList.metadata:type_name -> windlass.meta.v1.ListMeta
-	36, // 2: windlass.host.v1.HostList.items:type_name -> windlass.host.v1.Host
-	36, // 3: windlass.host.v1.UpdateHostRequest.host:type_name -> windlass.host.v1.Host
-	37, // 4: windlass.host.v1.PatchHostRequest.patch:type_name -> google.api.HttpBody
-	31, // 5: windlass.host.v1.WatchHostsResponse.events:type_name -> windlass.host.v1.WatchHostsResponse.Event
-	0,  // 6: windlass.host.v1.Rotation.step:type_name -> windlass.host.v1.Rotation.Step
-	0,  // 7: windlass.host.v1.Rotation.goal:type_name -> windlass.host.v1.Rotation.Step
-	38, // 8: windlass.host.v1.Rotation.start_time:type_name -> google.protobuf.Timestamp
-	38, // 9: windlass.host.v1.Rotation.step_time:type_name -> google.protobuf.Timestamp
-	11, // 10: windlass.host.v1.Rotation.sealed_keys:type_name -> windlass.host.v1.SealedKey
-	0,  // 11: windlass.host.v1.StartRotationRequest.goal:type_name -> windlass.host.v1.Rotation.Step
-	10, // 12: windlass.host.v1.PlanRotationResponse.rotation:type_name -> windlass.host.v1.Rotation
-	39, // 13: windlass.host.v1.PlanRotationResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	40, // 14: windlass.host.v1.PlanRotationResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	41, // 15: windlass.host.v1.SyncCertificatesRequest.certificates:type_name -> windlass.host.v1.HostCertificates
-	11, // 16: windlass.host.v1.SyncCertificatesRequest.sealed_keys:type_name -> windlass.host.v1.SealedKey
-	10, // 17: windlass.host.v1.SyncCertificatesResponse.rotation:type_name -> windlass.host.v1.Rotation
-	12, // 18: windlass.host.v1.SyncCertificatesResponse.wanted:type_name -> windlass.host.v1.SealingKey
-	32, // 19: windlass.host.v1.RegisterHostRequest.labels:type_name -> windlass.host.v1.RegisterHostRequest.LabelsEntry
-	42, // 20: windlass.host.v1.PlanHostsRequest.provider_spec:type_name -> google.protobuf.Struct
-	4,  // 21: windlass.host.v1.PlanHostsRequest.hosts:type_name -> windlass.host.v1.HostList
-	39, // 22: windlass.host.v1.PlanHostsResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	40, // 23: windlass.host.v1.PlanHostsResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	26, // 24: windlass.host.v1.AttendHostRequest.facts:type_name -> windlass.host.v1.HostFacts
-	27, // 25: windlass.host.v1.AttendHostRequest.report:type_name -> windlass.host.v1.HostReport
-	33, // 26: windlass.host.v1.HostFacts.capacity:type_name -> windlass.host.v1.HostFacts.CapacityEntry
-	43, // 27: windlass.host.v1.HostFacts.addresses:type_name -> windlass.node.v1.NodeAddress
-	29, // 28: windlass.host.v1.AttendHostResponse.order:type_name -> windlass.host.v1.HostOrder
-	1,  // 29: windlass.host.v1.HostOrder.type:type_name -> windlass.host.v1.HostOrder.Type
-	44, // 30: windlass.host.v1.HostOrder.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	30, // 31: windlass.host.v1.HostOrder.bootstrap:type_name -> windlass.host.v1.HostBootstrap
-	36, // 32: windlass.host.v1.WatchHostsResponse.Event.object:type_name -> windlass.host.v1.Host
-	45, // 33: windlass.host.v1.HostFacts.CapacityEntry.value:type_name -> google.protobuf.Value
-	2,  // 34: windlass.host.v1.HostService.GetHost:input_type -> windlass.host.v1.GetHostRequest
-	3,  // 35: windlass.host.v1.HostService.ListHosts:input_type -> windlass.host.v1.ListHostsRequest
-	5,  // 36: windlass.host.v1.HostService.UpdateHost:input_type -> windlass.host.v1.UpdateHostRequest
-	6,  // 37: windlass.host.v1.HostService.PatchHost:input_type -> windlass.host.v1.PatchHostRequest
-	7,  // 38: windlass.host.v1.HostService.WatchHosts:input_type -> windlass.host.v1.WatchHostsRequest
-	18, // 39: windlass.host.v1.HostService.RegisterHost:input_type -> windlass.host.v1.RegisterHostRequest
-	19, // 40: windlass.host.v1.HostService.CordonHost:input_type -> windlass.host.v1.CordonHostRequest
-	20, // 41: windlass.host.v1.HostService.UncordonHost:input_type -> windlass.host.v1.UncordonHostRequest
-	21, // 42: windlass.host.v1.HostService.FenceHost:input_type -> windlass.host.v1.FenceHostRequest
-	22, // 43: windlass.host.v1.HostService.RemoveHost:input_type -> windlass.host.v1.RemoveHostRequest
-	23, // 44: windlass.host.v1.HostService.PlanHosts:input_type -> windlass.host.v1.PlanHostsRequest
-	25, // 45: windlass.host.v1.HostService.AttendHost:input_type -> windlass.host.v1.AttendHostRequest
-	9,  // 46: windlass.host.v1.HostService.RenewHostCertificates:input_type -> windlass.host.v1.RenewHostCertificatesRequest
-	13, // 47: windlass.host.v1.HostService.StartRotation:input_type -> windlass.host.v1.StartRotationRequest
-	14, // 48: windlass.host.v1.HostService.PlanRotation:input_type -> windlass.host.v1.PlanRotationRequest
-	16, // 49: windlass.host.v1.HostService.SyncCertificates:input_type -> windlass.host.v1.SyncCertificatesRequest
-	36, // 50: windlass.host.v1.HostService.GetHost:output_type -> windlass.host.v1.Host
-	4,  // 51: windlass.host.v1.HostService.ListHosts:output_type -> windlass.host.v1.HostList
-	36, // 52: windlass.host.v1.HostService.UpdateHost:output_type -> windlass.host.v1.Host
-	36, // 53: windlass.host.v1.HostService.PatchHost:output_type -> windlass.host.v1.Host
-	8,  // 54: windlass.host.v1.HostService.WatchHosts:output_type -> windlass.host.v1.WatchHostsResponse
-	36, // 55: windlass.host.v1.HostService.RegisterHost:output_type -> windlass.host.v1.Host
-	36, // 56: windlass.host.v1.HostService.CordonHost:output_type -> windlass.host.v1.Host
-	36, // 57: windlass.host.v1.HostService.UncordonHost:output_type -> windlass.host.v1.Host
-	36, // 58: windlass.host.v1.HostService.FenceHost:output_type -> windlass.host.v1.Host
-	36, // 59: windlass.host.v1.HostService.RemoveHost:output_type -> windlass.host.v1.Host
-	24, // 60: windlass.host.v1.HostService.PlanHosts:output_type -> windlass.host.v1.PlanHostsResponse
-	28, // 61: windlass.host.v1.HostService.AttendHost:output_type -> windlass.host.v1.AttendHostResponse
-	36, // 62: windlass.host.v1.HostService.RenewHostCertificates:output_type -> windlass.host.v1.Host
-	10, // 63: windlass.host.v1.HostService.StartRotation:output_type -> windlass.host.v1.Rotation
-	15, // 64: windlass.host.v1.HostService.PlanRotation:output_type -> windlass.host.v1.PlanRotationResponse
-	17, // 65: windlass.host.v1.HostService.SyncCertificates:output_type -> windlass.host.v1.SyncCertificatesResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	42, // 0: windlass.host.v1.ListHostsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	43, // 1: windlass.host.v1.HostList.metadata:type_name -> windlass.meta.v1.ListMeta
+	44, // 2: windlass.host.v1.HostList.items:type_name -> windlass.host.v1.Host
+	44, // 3: windlass.host.v1.UpdateHostRequest.host:type_name -> windlass.host.v1.Host
+	45, // 4: windlass.host.v1.PatchHostRequest.patch:type_name -> google.api.HttpBody
+	39, // 5: windlass.host.v1.WatchHostsResponse.events:type_name -> windlass.host.v1.WatchHostsResponse.Event
+	46, // 6: windlass.host.v1.ClusterAccess.change_time:type_name -> google.protobuf.Timestamp
+	9,  // 7: windlass.host.v1.PlanClusterAccessResponse.access:type_name -> windlass.host.v1.ClusterAccess
+	14, // 8: windlass.host.v1.PlanClusterAccessResponse.hosts:type_name -> windlass.host.v1.ClusterAccessHost
+	46, // 9: windlass.host.v1.ClusterAccessHost.since_time:type_name -> google.protobuf.Timestamp
+	47, // 10: windlass.host.v1.SyncAccessRequest.access:type_name -> windlass.host.v1.HostAccess
+	0,  // 11: windlass.host.v1.Rotation.step:type_name -> windlass.host.v1.Rotation.Step
+	0,  // 12: windlass.host.v1.Rotation.goal:type_name -> windlass.host.v1.Rotation.Step
+	46, // 13: windlass.host.v1.Rotation.start_time:type_name -> google.protobuf.Timestamp
+	46, // 14: windlass.host.v1.Rotation.step_time:type_name -> google.protobuf.Timestamp
+	19, // 15: windlass.host.v1.Rotation.sealed_keys:type_name -> windlass.host.v1.SealedKey
+	0,  // 16: windlass.host.v1.StartRotationRequest.goal:type_name -> windlass.host.v1.Rotation.Step
+	18, // 17: windlass.host.v1.PlanRotationResponse.rotation:type_name -> windlass.host.v1.Rotation
+	48, // 18: windlass.host.v1.PlanRotationResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	49, // 19: windlass.host.v1.PlanRotationResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	50, // 20: windlass.host.v1.SyncCertificatesRequest.certificates:type_name -> windlass.host.v1.HostCertificates
+	19, // 21: windlass.host.v1.SyncCertificatesRequest.sealed_keys:type_name -> windlass.host.v1.SealedKey
+	18, // 22: windlass.host.v1.SyncCertificatesResponse.rotation:type_name -> windlass.host.v1.Rotation
+	20, // 23: windlass.host.v1.SyncCertificatesResponse.wanted:type_name -> windlass.host.v1.SealingKey
+	40, // 24: windlass.host.v1.RegisterHostRequest.labels:type_name -> windlass.host.v1.RegisterHostRequest.LabelsEntry
+	51, // 25: windlass.host.v1.PlanHostsRequest.provider_spec:type_name -> google.protobuf.Struct
+	4,  // 26: windlass.host.v1.PlanHostsRequest.hosts:type_name -> windlass.host.v1.HostList
+	48, // 27: windlass.host.v1.PlanHostsResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	49, // 28: windlass.host.v1.PlanHostsResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	34, // 29: windlass.host.v1.AttendHostRequest.facts:type_name -> windlass.host.v1.HostFacts
+	35, // 30: windlass.host.v1.AttendHostRequest.report:type_name -> windlass.host.v1.HostReport
+	41, // 31: windlass.host.v1.HostFacts.capacity:type_name -> windlass.host.v1.HostFacts.CapacityEntry
+	52, // 32: windlass.host.v1.HostFacts.addresses:type_name -> windlass.node.v1.NodeAddress
+	37, // 33: windlass.host.v1.AttendHostResponse.order:type_name -> windlass.host.v1.HostOrder
+	1,  // 34: windlass.host.v1.HostOrder.type:type_name -> windlass.host.v1.HostOrder.Type
+	53, // 35: windlass.host.v1.HostOrder.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	38, // 36: windlass.host.v1.HostOrder.bootstrap:type_name -> windlass.host.v1.HostBootstrap
+	44, // 37: windlass.host.v1.WatchHostsResponse.Event.object:type_name -> windlass.host.v1.Host
+	54, // 38: windlass.host.v1.HostFacts.CapacityEntry.value:type_name -> google.protobuf.Value
+	2,  // 39: windlass.host.v1.HostService.GetHost:input_type -> windlass.host.v1.GetHostRequest
+	3,  // 40: windlass.host.v1.HostService.ListHosts:input_type -> windlass.host.v1.ListHostsRequest
+	5,  // 41: windlass.host.v1.HostService.UpdateHost:input_type -> windlass.host.v1.UpdateHostRequest
+	6,  // 42: windlass.host.v1.HostService.PatchHost:input_type -> windlass.host.v1.PatchHostRequest
+	7,  // 43: windlass.host.v1.HostService.WatchHosts:input_type -> windlass.host.v1.WatchHostsRequest
+	26, // 44: windlass.host.v1.HostService.RegisterHost:input_type -> windlass.host.v1.RegisterHostRequest
+	27, // 45: windlass.host.v1.HostService.CordonHost:input_type -> windlass.host.v1.CordonHostRequest
+	28, // 46: windlass.host.v1.HostService.UncordonHost:input_type -> windlass.host.v1.UncordonHostRequest
+	29, // 47: windlass.host.v1.HostService.FenceHost:input_type -> windlass.host.v1.FenceHostRequest
+	30, // 48: windlass.host.v1.HostService.RemoveHost:input_type -> windlass.host.v1.RemoveHostRequest
+	31, // 49: windlass.host.v1.HostService.PlanHosts:input_type -> windlass.host.v1.PlanHostsRequest
+	33, // 50: windlass.host.v1.HostService.AttendHost:input_type -> windlass.host.v1.AttendHostRequest
+	17, // 51: windlass.host.v1.HostService.RenewHostCertificates:input_type -> windlass.host.v1.RenewHostCertificatesRequest
+	21, // 52: windlass.host.v1.HostService.StartRotation:input_type -> windlass.host.v1.StartRotationRequest
+	22, // 53: windlass.host.v1.HostService.PlanRotation:input_type -> windlass.host.v1.PlanRotationRequest
+	24, // 54: windlass.host.v1.HostService.SyncCertificates:input_type -> windlass.host.v1.SyncCertificatesRequest
+	10, // 55: windlass.host.v1.HostService.GetClusterAccess:input_type -> windlass.host.v1.GetClusterAccessRequest
+	11, // 56: windlass.host.v1.HostService.SetClusterAccess:input_type -> windlass.host.v1.SetClusterAccessRequest
+	12, // 57: windlass.host.v1.HostService.PlanClusterAccess:input_type -> windlass.host.v1.PlanClusterAccessRequest
+	15, // 58: windlass.host.v1.HostService.SyncAccess:input_type -> windlass.host.v1.SyncAccessRequest
+	44, // 59: windlass.host.v1.HostService.GetHost:output_type -> windlass.host.v1.Host
+	4,  // 60: windlass.host.v1.HostService.ListHosts:output_type -> windlass.host.v1.HostList
+	44, // 61: windlass.host.v1.HostService.UpdateHost:output_type -> windlass.host.v1.Host
+	44, // 62: windlass.host.v1.HostService.PatchHost:output_type -> windlass.host.v1.Host
+	8,  // 63: windlass.host.v1.HostService.WatchHosts:output_type -> windlass.host.v1.WatchHostsResponse
+	44, // 64: windlass.host.v1.HostService.RegisterHost:output_type -> windlass.host.v1.Host
+	44, // 65: windlass.host.v1.HostService.CordonHost:output_type -> windlass.host.v1.Host
+	44, // 66: windlass.host.v1.HostService.UncordonHost:output_type -> windlass.host.v1.Host
+	44, // 67: windlass.host.v1.HostService.FenceHost:output_type -> windlass.host.v1.Host
+	44, // 68: windlass.host.v1.HostService.RemoveHost:output_type -> windlass.host.v1.Host
+	32, // 69: windlass.host.v1.HostService.PlanHosts:output_type -> windlass.host.v1.PlanHostsResponse
+	36, // 70: windlass.host.v1.HostService.AttendHost:output_type -> windlass.host.v1.AttendHostResponse
+	44, // 71: windlass.host.v1.HostService.RenewHostCertificates:output_type -> windlass.host.v1.Host
+	18, // 72: windlass.host.v1.HostService.StartRotation:output_type -> windlass.host.v1.Rotation
+	23, // 73: windlass.host.v1.HostService.PlanRotation:output_type -> windlass.host.v1.PlanRotationResponse
+	25, // 74: windlass.host.v1.HostService.SyncCertificates:output_type -> windlass.host.v1.SyncCertificatesResponse
+	9,  // 75: windlass.host.v1.HostService.GetClusterAccess:output_type -> windlass.host.v1.ClusterAccess
+	9,  // 76: windlass.host.v1.HostService.SetClusterAccess:output_type -> windlass.host.v1.ClusterAccess
+	13, // 77: windlass.host.v1.HostService.PlanClusterAccess:output_type -> windlass.host.v1.PlanClusterAccessResponse
+	16, // 78: windlass.host.v1.HostService.SyncAccess:output_type -> windlass.host.v1.SyncAccessResponse
+	59, // [59:79] is the sub-list for method output_type
+	39, // [39:59] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_windlass_host_v1_host_service_proto_init() }
@@ -2564,13 +3267,16 @@ func file_windlass_host_v1_host_service_proto_init() {
 		return
 	}
 	file_windlass_host_v1_host_proto_init()
+	file_windlass_host_v1_host_service_proto_msgTypes[9].OneofWrappers = []any{}
+	file_windlass_host_v1_host_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_windlass_host_v1_host_service_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_host_v1_host_service_proto_rawDesc), len(file_windlass_host_v1_host_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,6 +39,10 @@ const (
 	HostService_StartRotation_FullMethodName         = "/windlass.host.v1.HostService/StartRotation"
 	HostService_PlanRotation_FullMethodName          = "/windlass.host.v1.HostService/PlanRotation"
 	HostService_SyncCertificates_FullMethodName      = "/windlass.host.v1.HostService/SyncCertificates"
+	HostService_GetClusterAccess_FullMethodName      = "/windlass.host.v1.HostService/GetClusterAccess"
+	HostService_SetClusterAccess_FullMethodName      = "/windlass.host.v1.HostService/SetClusterAccess"
+	HostService_PlanClusterAccess_FullMethodName     = "/windlass.host.v1.HostService/PlanClusterAccess"
+	HostService_SyncAccess_FullMethodName            = "/windlass.host.v1.HostService/SyncAccess"
 )
 
 // HostServiceClient is the client API for HostService service.
@@ -91,6 +95,18 @@ type HostServiceClient interface {
 	// SyncCertificates takes the report of a host about its certificates, and returns what the host has to do. The caller
 	// is the host itself.
 	SyncCertificates(ctx context.Context, in *SyncCertificatesRequest, opts ...grpc.CallOption) (*SyncCertificatesResponse, error)
+	// GetClusterAccess returns the policy and the bearer tokens of all control-plane hosts. It fails with NOT_FOUND
+	// before
+	// they are recorded.
+	GetClusterAccess(ctx context.Context, in *GetClusterAccessRequest, opts ...grpc.CallOption) (*ClusterAccess, error)
+	// SetClusterAccess changes the policy, the bearer tokens or both on all control-plane hosts, and returns what is
+	// recorded then. It fails with ABORTED if what it changes was changed after the generation that it is based on.
+	SetClusterAccess(ctx context.Context, in *SetClusterAccessRequest, opts ...grpc.CallOption) (*ClusterAccess, error)
+	// PlanClusterAccess returns which policy and bearer tokens each control-plane host has, and what is not in force yet.
+	PlanClusterAccess(ctx context.Context, in *PlanClusterAccessRequest, opts ...grpc.CallOption) (*PlanClusterAccessResponse, error)
+	// SyncAccess takes the report of a control-plane host about its policy and bearer tokens, and returns what its files
+	// must have. The caller is the host itself.
+	SyncAccess(ctx context.Context, in *SyncAccessRequest, opts ...grpc.CallOption) (*SyncAccessResponse, error)
 }
 
 type hostServiceClient struct {
@@ -273,6 +289,46 @@ func (c *hostServiceClient) SyncCertificates(ctx context.Context, in *SyncCertif
 	return out, nil
 }
 
+func (c *hostServiceClient) GetClusterAccess(ctx context.Context, in *GetClusterAccessRequest, opts ...grpc.CallOption) (*ClusterAccess, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClusterAccess)
+	err := c.cc.Invoke(ctx, HostService_GetClusterAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) SetClusterAccess(ctx context.Context, in *SetClusterAccessRequest, opts ...grpc.CallOption) (*ClusterAccess, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClusterAccess)
+	err := c.cc.Invoke(ctx, HostService_SetClusterAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) PlanClusterAccess(ctx context.Context, in *PlanClusterAccessRequest, opts ...grpc.CallOption) (*PlanClusterAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanClusterAccessResponse)
+	err := c.cc.Invoke(ctx, HostService_PlanClusterAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *hostServiceClient) SyncAccess(ctx context.Context, in *SyncAccessRequest, opts ...grpc.CallOption) (*SyncAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SyncAccessResponse)
+	err := c.cc.Invoke(ctx, HostService_SyncAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // HostServiceServer is the server API for HostService service.
 // All implementations must embed UnimplementedHostServiceServer
 // for forward compatibility.
@@ -323,6 +379,18 @@ type HostServiceServer interface {
 	// SyncCertificates takes the report of a host about its certificates, and returns what the host has to do. The caller
 	// is the host itself.
 	SyncCertificates(context.Context, *SyncCertificatesRequest) (*SyncCertificatesResponse, error)
+	// GetClusterAccess returns the policy and the bearer tokens of all control-plane hosts. It fails with NOT_FOUND
+	// before
+	// they are recorded.
+	GetClusterAccess(context.Context, *GetClusterAccessRequest) (*ClusterAccess, error)
+	// SetClusterAccess changes the policy, the bearer tokens or both on all control-plane hosts, and returns what is
+	// recorded then. It fails with ABORTED if what it changes was changed after the generation that it is based on.
+	SetClusterAccess(context.Context, *SetClusterAccessRequest) (*ClusterAccess, error)
+	// PlanClusterAccess returns which policy and bearer tokens each control-plane host has, and what is not in force yet.
+	PlanClusterAccess(context.Context, *PlanClusterAccessRequest) (*PlanClusterAccessResponse, error)
+	// SyncAccess takes the report of a control-plane host about its policy and bearer tokens, and returns what its files
+	// must have. The caller is the host itself.
+	SyncAccess(context.Context, *SyncAccessRequest) (*SyncAccessResponse, error)
 	mustEmbedUnimplementedHostServiceServer()
 }
 
@@ -380,6 +448,18 @@ func (UnimplementedHostServiceServer) PlanRotation(context.Context, *PlanRotatio
 }
 func (UnimplementedHostServiceServer) SyncCertificates(context.Context, *SyncCertificatesRequest) (*SyncCertificatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SyncCertificates not implemented")
+}
+func (UnimplementedHostServiceServer) GetClusterAccess(context.Context, *GetClusterAccessRequest) (*ClusterAccess, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetClusterAccess not implemented")
+}
+func (UnimplementedHostServiceServer) SetClusterAccess(context.Context, *SetClusterAccessRequest) (*ClusterAccess, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetClusterAccess not implemented")
+}
+func (UnimplementedHostServiceServer) PlanClusterAccess(context.Context, *PlanClusterAccessRequest) (*PlanClusterAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanClusterAccess not implemented")
+}
+func (UnimplementedHostServiceServer) SyncAccess(context.Context, *SyncAccessRequest) (*SyncAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SyncAccess not implemented")
 }
 func (UnimplementedHostServiceServer) mustEmbedUnimplementedHostServiceServer() {}
 func (UnimplementedHostServiceServer) testEmbeddedByValue()                     {}
@@ -672,6 +752,78 @@ func _HostService_SyncCertificates_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _HostService_GetClusterAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetClusterAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).GetClusterAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_GetClusterAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).GetClusterAccess(ctx, req.(*GetClusterAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_SetClusterAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetClusterAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).SetClusterAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_SetClusterAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).SetClusterAccess(ctx, req.(*SetClusterAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_PlanClusterAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanClusterAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).PlanClusterAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_PlanClusterAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).PlanClusterAccess(ctx, req.(*PlanClusterAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _HostService_SyncAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SyncAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HostServiceServer).SyncAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HostService_SyncAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HostServiceServer).SyncAccess(ctx, req.(*SyncAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // HostService_ServiceDesc is the grpc.ServiceDesc for HostService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -734,6 +886,22 @@ var HostService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SyncCertificates",
 			Handler:    _HostService_SyncCertificates_Handler,
+		},
+		{
+			MethodName: "GetClusterAccess",
+			Handler:    _HostService_GetClusterAccess_Handler,
+		},
+		{
+			MethodName: "SetClusterAccess",
+			Handler:    _HostService_SetClusterAccess_Handler,
+		},
+		{
+			MethodName: "PlanClusterAccess",
+			Handler:    _HostService_PlanClusterAccess_Handler,
+		},
+		{
+			MethodName: "SyncAccess",
+			Handler:    _HostService_SyncAccess_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

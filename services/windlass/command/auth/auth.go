@@ -24,9 +24,9 @@ import (
 // New returns the command auth.
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "auth", Short: "Inspect your access; issue, revoke and rotate credentials",
+		Use: "auth", Short: "Inspect your access; change the policy; issue, revoke and rotate credentials",
 	}
-	cmd.AddCommand(newCanI(e), NewWhoami(e), NewIssue(e, e.ClusterHere), newRevoke(e),
+	cmd.AddCommand(newCanI(e), NewWhoami(e), NewIssue(e, e.ClusterHere), newRevoke(e), newPolicy(e), newToken(e),
 		NewRotate(e, func() (*cluster.Cluster, error) { return clusterToRotate(e) }))
 	return cmd
 }

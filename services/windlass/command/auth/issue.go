@@ -22,6 +22,7 @@ import (
 func NewIssue(e *session.Env, find func() (*cluster.Cluster, error)) *cobra.Command {
 	var g cluster.Grant
 	var out string
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "issue (--user NAME [--group NAME]... [--token] | --service provider-NAME --host HOST)",
 		Short: "Issue a client certificate or a bearer token",
@@ -29,8 +30,9 @@ func NewIssue(e *session.Env, find func() (*cluster.Cluster, error)) *cobra.Comm
 that has the key of the cluster's authority.
 
 A certificate is written to a directory as tls.crt, tls.key and ca.crt; "--out -" prints all three.
-A token is printed once; the cluster stores only its hash. The rights of a credential are defined in
-the cluster's policy.yaml. Each issued credential is recorded in the audit log.
+A token is printed once; the cluster stores only its hash. On hosts, all gateways accept it once the
+command has ended; if a host is away, the token is printed and the exit code is 1. The rights of a
+credential are defined in the cluster's policy.yaml. Each issued credential is recorded in the audit log.
 
 With compose: docker compose run --rm certificates container issue --user ann --out - > ann.pem`,
 		Example: `  windlass auth issue --user ann --group windlass:editors --for 8h
@@ -59,8 +61,11 @@ With compose: docker compose run --rm certificates container issue --user ann --
 				return fmt.Errorf(
 					"--out %s: certificates in the cluster's own directory are renewed automatically; use another directory, or - to print", out)
 			}
-			issued,
-				err := c.Issue(cmd.Context(), g, slog.New(slog.NewTextHandler(e.Err, &slog.HandlerOptions{Level: slog.LevelWarn})))
+			log := slog.New(slog.NewTextHandler(e.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			if g.Token && c.Member != nil {
+				return issueOnHosts(cmd.Context(), e, c, g, timeout, log)
+			}
+			issued, err := c.Issue(cmd.Context(), g, log)
 			if err != nil {
 				return err
 			}
@@ -75,6 +80,7 @@ With compose: docker compose run --rm certificates container issue --user ann --
 	f.BoolVar(&g.Token, "token", false, "issue a bearer token instead of a certificate")
 	f.StringVar(&g.Service, "service", "", "name of a provider plugin, instead of a user")
 	f.StringArrayVar(&g.Hosts, "host", nil, "DNS name or IP address of the plugin; can be repeated")
+	f.DurationVar(&timeout, "timeout", accessTimeout, "how long to wait until all hosts accept a token")
 	f.StringVar(&out, "out", "", "directory for the certificate's files, or - to print them (default: the name)")
 	return cmd
 }
@@ -86,11 +92,6 @@ func handOver(e *session.Env, c *cluster.Cluster, g cluster.Grant, issued cluste
 	switch {
 	case g.Token:
 		fmt.Fprintf(e.Err, "bearer token of %s, %s\n", g.User, until)
-		if c.Member != nil {
-			fmt.Fprintf(e.Err,
-				"Warning: only the gateway of host %s accepts it. Append the last line of %s to that file of the "+
-					"other control-plane hosts.\n", c.Member.Name, c.TokensFile())
-		}
 		_, err := fmt.Fprintln(e.Out, issued.Token)
 		return err
 	case out == "-":

@@ -1,13 +1,12 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,7 +33,8 @@ a backup is root of the cluster.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return makeRecoveryKey(e, output) },
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write, which must not exist (default: the standard output)")
+	cmd.Flags().StringVarP(&output, "output", "o", "",
+		"file to write, which must not exist (default: the standard output)")
 	return cmd
 }
 
@@ -76,7 +76,7 @@ does that.
 
 Do not use it while a control-plane host of the cluster runs: this would be a second cluster. What was written after the
 snapshot is lost. The hosts of before are Lost in the restored inventory until they come back or are removed. One that
-comes back must be told of this host first: ` + "`windlass host set --gateway ADDRESS:6443`" + `. A control-plane host then moves its
+comes back has to know this host first: ` + "`windlass host set --gateway ADDRESS:6443`" + `. A control-plane host then moves its
 data of etcd aside and joins.`,
 		Example: `  windlass host restore nightly-202611300300.db --recovery-key recovery.key --address 192.0.2.9
   windlass host restore nightly-202611300300 --s3-endpoint https://s3.example.com --s3-bucket backups \
@@ -114,7 +114,7 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	case !errors.Is(err, cluster.ErrNone):
 		return err
 	}
-	key, err := readKey(e, f.recoveryKey)
+	key, err := recovery.ReadRecoveryKey(f.recoveryKey, e.In)
 	if err != nil {
 		return fmt.Errorf("--recovery-key: %w", err)
 	}
@@ -141,6 +141,10 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	fmt.Fprintf(e.Out, "snapshot   %s: %d keys at revision %d, hash %s\n", from, info.Keys, info.Revision, info.Hash)
 	aside := ""
 	c, err := cluster.RestoreHost(f.dir, m, bundle, func(c *cluster.Cluster) (err error) {
+		// What an earlier call prepared that was cut off: without settings nothing has used it.
+		if err := recovery.Discard(c); err != nil {
+			return err
+		}
 		aside, err = recovery.FromSnapshot(c, file, time.Now())
 		return err
 	})
@@ -158,28 +162,11 @@ func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) e
 	return nil
 }
 
-func readKey(e *session.Env, file string) (string, error) {
-	const most = 64 << 10 // bytes
-	if file == "-" {
-		raw, err := io.ReadAll(io.LimitReader(e.In, most))
-		return string(raw), err
-	}
-	raw, err := os.ReadFile(file)
-	return string(raw), err
-}
-
 // backup returns the file of a snapshot and the encrypted keys beside it. done removes what was fetched for that.
 func backup(ctx context.Context, from string, f restoreFlags) (file string, keys []byte, done func(), err error) {
 	none := func() {}
 	if f.bucket.Bucket == "" && f.bucket.Endpoint == "" {
-		at := f.keys
-		if at == "" {
-			at = strings.TrimSuffix(from, ".db") + ".keys.age"
-		}
-		keys, err = os.ReadFile(at)
-		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w: the snapshot has no keys beside it; --keys names a file elsewhere", err)
-		}
+		keys, err = recovery.ReadKeys(cmp.Or(f.keys, snapshot.KeysOf(from)))
 		return from, keys, none, err
 	}
 	if f.keys != "" {
@@ -196,13 +183,20 @@ func backup(ctx context.Context, from string, f restoreFlags) (file string, keys
 	if keys, err = bucket.Keys(ctx, info); err != nil {
 		return "", nil, none, err
 	}
-	work, err := os.MkdirTemp("", "windlass-restore")
-	if err != nil {
+	work := filepath.Join(f.dir, "restore") // as large as etcd, so not where files are temporary
+	if err := os.RemoveAll(work); err != nil {
+		return "", nil, none, err
+	}
+	if err := durable.MkdirAll(work, 0o700); err != nil {
 		return "", nil, none, err
 	}
 	done = func() { _ = os.RemoveAll(work) }
 	file = filepath.Join(work, "snapshot.db")
-	if err := fetch(ctx, bucket, info.Name, file); err != nil {
+	err = fetch(ctx, bucket, info.Name, file)
+	if err == nil {
+		err = checkFetched(file, info)
+	}
+	if err != nil {
 		done()
 		return "", nil, none, err
 	}
@@ -215,4 +209,13 @@ func fetch(ctx context.Context, bucket *snapshot.S3, name, file string) error {
 		return err
 	}
 	return errors.Join(bucket.Fetch(ctx, name, out), out.Close())
+}
+
+// checkFetched returns an error unless a file is the database that a description names.
+func checkFetched(file string, want snapshot.Info) error {
+	got, err := snapshot.Verify(file)
+	if err == nil && got.SHA256 != want.SHA256 {
+		err = fmt.Errorf("%w: the bucket has another database for snapshot %s", snapshot.ErrBroken, want.Name)
+	}
+	return err
 }

@@ -1,17 +1,19 @@
 package host
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/windlass-dev/windlass/kit/durable"
-	"github.com/windlass-dev/windlass/services/node-agent/pki"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -26,18 +28,18 @@ func newSet(e *session.Env) *cobra.Command {
 has been started again, which restarts the programs whose flags change. Use the command on each control-plane host; one
 that joins has the flags of the host that made its token.
 
---gateway tells this host, also a worker, of another gateway of its cluster. Hosts learn of gateways by themselves, but
+--gateway makes another gateway of its cluster known to this host, also to a worker. Hosts learn of gateways by themselves, but
 not while none that they know runs: as of one that ` + "`windlass host restore`" + ` made at a new address.`,
 		Example: `  windlass host set etcd-guardian.s3-endpoint=https://s3.example.com etcd-guardian.s3-bucket=backups
   systemctl restart windlass
 
   windlass host set --gateway 192.0.2.9:6443`,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if gateway != "" {
 				if len(args)+len(unset) > 0 {
 					return errors.New("--gateway: cannot be combined with other changes")
 				}
-				return addGateway(e, dir, gateway)
+				return addGateway(cmd.Context(), e, dir, gateway)
 			}
 			return set(e, dir, args, unset)
 		},
@@ -72,22 +74,44 @@ func set(e *session.Env, dir string, given, unset []string) error {
 		}
 		return nil
 	}
-	to := cluster.MergeSettings(c.ProgramFlags, given, unset)
-	if slices.Equal(to, c.ProgramFlags) {
+	var before []string
+	now, err := cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) {
+		before = s.ProgramFlags
+		s.ProgramFlags = cluster.MergeSettings(before, given, unset)
+	})
+	if err != nil {
+		return err
+	}
+	if slices.Equal(before, now.ProgramFlags) {
 		_, err := fmt.Fprintln(e.Out, "unchanged")
 		return err
 	}
-	c.ProgramFlags = to
-	if err := c.Save(); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(e.Out, "host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
+	_,
+		err = fmt.Fprintf(e.Out,
+		"host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
 		c.Member.Name, dirOption(dir))
 	return err
 }
 
+// checkGateway returns an error unless a gateway answers with a certificate of an authority that this host has.
+func checkGateway(ctx context.Context, c *cluster.Cluster, at netip.AddrPort) error {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cfg, err := identity.TrustOnly(c.HostFiles().CA)
+	if err != nil {
+		return err
+	}
+	cfg.ServerName = at.Addr().String()
+	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // addGateway has this host know another gateway, the first of those that it asks besides its own.
-func addGateway(e *session.Env, dir, gateway string) error {
+func addGateway(ctx context.Context, e *session.Env, dir, gateway string) error {
 	at, err := netip.ParseAddrPort(gateway)
 	if err != nil || at.Port() == 0 {
 		return fmt.Errorf("--gateway %q: must be an IP address and a port, as 192.0.2.9:6443", gateway)
@@ -96,19 +120,20 @@ func addGateway(e *session.Env, dir, gateway string) error {
 	if err != nil {
 		return err
 	}
-	if err := pki.NewStore(c.Dir("node"), nil).AddGateway(at.String()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch err := checkGateway(ctx, c, at); {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return fmt.Errorf("gateway %s is of another cluster, or of authorities that this host does not have: %w", at, err)
+	case err != nil:
+		fmt.Fprintf(e.Err, "Warning: gateway %s does not answer now: %v\n", at, err)
+	}
+	added, err := c.AddGateway(at.String())
+	if err != nil {
 		return err
 	}
-	known := c.Gateways()
-	if slices.Contains(known, at.String()) {
+	if !added {
 		_, err := fmt.Fprintln(e.Out, "unchanged")
 		return err
 	}
-	text := strings.Join(append([]string{at.String()}, known[1:]...), "\n") + "\n" // its own is not in the file
-	if err := durable.WriteFile(c.GatewaysFile(), []byte(text), 0o600); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(e.Out, "host %s knows gateway %s once its programs have been started again: "+
-		"systemctl stop windlass, then systemctl start windlass\n", c.Member.Name, at)
+	_, err = fmt.Fprintf(e.Out, "host %s knows gateway %s\n", c.Member.Name, at)
 	return err
 }

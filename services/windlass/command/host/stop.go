@@ -63,8 +63,8 @@ func stop(ctx context.Context, e *session.Env, dir string, ifStopping bool) erro
 	return nil
 }
 
-// unitIsStopping reports whether systemd has a job to stop the supervise.Unit, as at the shutdown of the host. It has another one
-// while it restarts the supervise.Unit, and none after `windlass host run` ended by itself.
+// unitIsStopping reports whether systemd has a job to stop the unit, as at the shutdown of the host. It has another one
+// while it restarts the unit, and none after `windlass host run` ended by itself.
 func unitIsStopping(ctx context.Context) (bool, error) {
 	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--plain", "--no-legend", supervise.Unit).Output()
 	if err != nil {

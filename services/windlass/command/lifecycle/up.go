@@ -94,7 +94,8 @@ func up(ctx context.Context, e *session.Env, f upFlags) error {
 			return err
 		}
 	}
-	if to := cluster.MergeSettings(c.ProgramFlags, f.settings, f.unset); !fresh && alive != 0 && len(f.settings)+len(f.unset) > 0 {
+	if to := cluster.MergeSettings(c.ProgramFlags, f.settings, f.unset); !fresh && alive != 0 && len(f.settings)+
+		len(f.unset) > 0 {
 		if err := changeSettings(ctx, e, c, to, s); err != nil {
 			return err
 		}

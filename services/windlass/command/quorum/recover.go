@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +53,7 @@ revision, and moves all other data aside. "windlass up" then starts the cluster,
 again. It needs neither etcd nor any service, and works for a cluster on this machine.
 
 On a host of a control plane on several hosts it works with the data of this host, and ends the programs of this host
-only. Run it on the host with the longest log. The members of the other hosts must be off: --without names them all.
+only. Recover where the last term is the highest, and of these where the last entry is. The members of the other hosts must be off: --without names them all.
 "windlass host run" then starts this host; another one that comes back finds this one, moves its data aside and joins.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,13 +71,13 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 	if err != nil {
 		return err
 	}
-	if recovery.Unfinished(c) {
-		return finish(ctx, e, c, f)
-	}
 	q := lastQuorum(ctx, e)
 	if q.GetHealthyVoters() > 0 && q.GetHealthyVoters() >= q.GetMajority() {
 		return fmt.Errorf("%d of %d voters answer, which is a majority: there is nothing to recover", q.GetHealthyVoters(),
 			q.GetVoters())
+	}
+	if recovery.Unfinished(c) {
+		return finish(ctx, e, c, f)
 	}
 	s, err := recovery.Look(c)
 	if err != nil {
@@ -104,10 +106,15 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 	if !f.yes {
 		return fmt.Errorf("nothing was changed: add --yes to recover from member %s", survivor.Name)
 	}
-	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	if err := recovery.CheckSpace(c, sizeOf(survivor.Copy.DataDir)); err != nil {
 		return err
 	}
+	p := progress.New(e.Out)
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if s, err = recovery.Look(c); err != nil { // its log may have been written to until now
 		return err
 	}
@@ -152,8 +159,9 @@ func startCommand(c *cluster.Cluster) string {
 	return "windlass host run"
 }
 
-// confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a second
-// one beside this one, and no command can tell a host that is off from one that is cut off.
+// confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a
+// second one beside this one, and no command can distinguish a host that is off from one that is cut
+// off.
 func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 	if c.Member == nil {
 		if len(f.without) > 0 {
@@ -161,9 +169,13 @@ func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 		}
 		return nil
 	}
+	if !s.Listed && !f.force {
+		return errors.New("it is not known which members there are on other hosts, since this host has no list of them: " +
+			"add --force if none of them runs any more")
+	}
 	var elsewhere []string
 	for _, m := range s.Members {
-		if !m.Learner && m.Copy == nil {
+		if !m.Learner && m.Copy == nil && m.Trouble == "" {
 			elsewhere = append(elsewhere, m.Name)
 		}
 	}
@@ -177,7 +189,8 @@ func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 	if slices.Equal(slices.Compact(named), elsewhere) {
 		return nil
 	}
-	return fmt.Errorf("the voters on other hosts must be off, or a second cluster would run there: confirm it with --without %s",
+	return fmt.Errorf(
+		"the voters on other hosts must be off, or a second cluster would run there: confirm it with --without %s",
 		strings.Join(elsewhere, ","))
 }
 
@@ -235,8 +248,9 @@ func showSurvey(w io.Writer, c *cluster.Cluster, s recovery.Survey, survivor rec
 	}
 	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", d.LastIndex)
 	if c.Member != nil && len(missing) > 1 {
-		fmt.Fprint(w, "Another host may have more: run this command on each that has its data, and recover where the last term is\n"+
-			"the highest, and of these where the last entry is.\n\n")
+		fmt.Fprint(w,
+			"Another host may have more: run this command on each that has its data, and recover where the last term is\n"+
+				"the highest, and of these where the last entry is.\n\n")
 	}
 	return nil
 }
@@ -266,30 +280,49 @@ func member(q *etcdv1.Quorum, id uint64) *etcdv1.Member {
 	return q.GetMembers()[i]
 }
 
-// stop stops all processes of a cluster: no member may run on the data that is replaced.
-func stop(ctx context.Context, e *session.Env, c *cluster.Cluster, p *progress.Steps) error {
+// sizeOf returns the bytes of the database in a member's data directory.
+func sizeOf(dataDir string) int64 {
+	st, err := os.Stat(filepath.Join(dataDir, "member", "snap", "db"))
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// stop stops all processes of a cluster: no member may run on the data that is replaced. None is started before release
+// is called.
+func stop(ctx context.Context, e *session.Env, c *cluster.Cluster, p *progress.Steps) (release func(), err error) {
 	p.Begin("processes")
 	count := 0
 	log := slog.New(slog.NewTextHandler(e.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	err := supervise.Stop(ctx, c, log, func(name string) {
+	report := func(name string) {
 		count++
 		p.Wait(name)
-	})
+	}
+	if c.Member != nil {
+		release, err = supervise.StopHeld(ctx, c, log, report)
+	} else {
+		release, err = func() {}, supervise.Stop(ctx, c, log, report)
+	}
 	if err == nil {
 		p.Done(fmt.Sprintf("%d stopped", count))
 	}
-	return err
+	return release, err
 }
 
-// finish completes a restore that was interrupted.
+// finish completes a restore that was interrupted, and whose members elsewhere were confirmed to be off. It counts as
+// of the time when its data was made: one on another host since then is the later one.
 func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFlags) error {
 	if !f.yes {
-		return errors.New("an earlier recovery or restore was interrupted: add --yes to finish it")
+		return fmt.Errorf("an earlier recovery or restore was interrupted, whose data is of %s: add --yes to finish it",
+			recovery.MadeTime(c, time.Now()).UTC().Format(time.RFC3339))
 	}
 	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
 		return err
 	}
+	defer release()
 	aside, err := recovery.Finish(c, time.Now())
 	if err != nil {
 		return err
@@ -300,10 +333,12 @@ func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFl
 func done(w io.Writer, c *cluster.Cluster, aside string) error {
 	fmt.Fprintf(w, "etcd of cluster %q has one member now; the old data is in %s\n", c.Name, aside)
 	if c.Member != nil {
-		_, err := fmt.Fprintf(w, "start this host with `%s`; hosts that come back join by themselves, without their old data\n",
+		_,
+			err := fmt.Fprintf(w, "start this host with `%s`; hosts that come back join by themselves, without their old data\n",
 			startCommand(c))
 		return err
 	}
-	_, err := fmt.Fprintf(w, "start the cluster with `%s`; the control-plane machines join by themselves\n", startCommand(c))
+	_, err := fmt.Fprintf(w, "start the cluster with `%s`; the control-plane machines join by themselves\n",
+		startCommand(c))
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/windlass-dev/windlass/kit/hostbundle"
 	"github.com/windlass-dev/windlass/kit/snapshot"
 	"github.com/windlass-dev/windlass/services/windlass/command/progress"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
@@ -60,11 +61,15 @@ func printSnapshots(w, errw io.Writer, list []snapshot.Info) error {
 		_, err := fmt.Fprintln(errw, "No complete snapshots found")
 		return err
 	}
-	rows := [][]string{{"NAME", "TAKEN", "SIZE", "REVISION", "KEYS", "HASH", "MEMBER"}}
+	rows := [][]string{{"NAME", "TAKEN", "SIZE", "REVISION", "KEYS", "HASH", "MEMBER", "HOST KEYS"}}
 	for _, s := range list {
+		sealed := "no"
+		if s.SealedKeys != nil {
+			sealed = "yes"
+		}
 		rows = append(rows, []string{
 			s.Name, s.Time.UTC().Format(time.RFC3339), bytesText(s.SizeBytes), fmt.Sprint(s.Revision), fmt.Sprint(s.Keys),
-			s.Hash, s.Member,
+			s.Hash, s.Member, sealed,
 		})
 	}
 	return table.New(w).Print(rows...)
@@ -72,27 +77,38 @@ func printSnapshots(w, errw io.Writer, list []snapshot.Info) error {
 
 func newDrill(e *session.Env) *cobra.Command {
 	var timeout time.Duration
+	var key string
 	cmd := &cobra.Command{
 		Use:   "drill [FILE | NAME]",
 		Short: "Rehearse a restore: start a member on a restored copy and count its keys",
 		Long: `Rehearse a restore: check a snapshot, restore it into a temporary directory, start a member on it, and count the keys
 that the member serves. NAME is a snapshot of "windlass quorum snapshots"; the default is the newest one. The cluster is
-not touched. The exit code is 0 if the snapshot can be restored.`,
+not touched. The exit code is 0 if the snapshot can be restored.
+
+With --recovery-key it also opens the keys beside the snapshot and checks that a control-plane host can be made from
+them, as "windlass host restore" does.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return drill(ctx, e, args)
+			return drill(ctx, e, args, key)
 		},
 	}
+	cmd.Flags().StringVar(&key, "recovery-key", "",
+		"file with the private key that opens the keys beside the snapshot; - for the standard input")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long the drill may take")
 	return cmd
 }
 
-func drill(ctx context.Context, e *session.Env, args []string) error {
+func drill(ctx context.Context, e *session.Env, args []string, key string) error {
 	file, err := snapshotFile(e, args)
 	if err != nil {
 		return err
+	}
+	if key != "" {
+		if err := openKeys(e, file, key); err != nil {
+			return err
+		}
 	}
 	work, err := os.MkdirTemp("", "windlass-drill")
 	if err != nil {
@@ -106,6 +122,29 @@ func drill(ctx context.Context, e *session.Env, args []string) error {
 	_,
 		err = fmt.Fprintf(e.Out, "%s can be restored: %d keys at revision %d (hash %s), served after %.1f s at revision %d\n",
 		file, d.Keys, d.Info.Revision, d.Info.Hash, d.Elapsed.Seconds(), d.Revision)
+	return err
+}
+
+// openKeys opens the keys beside a snapshot and checks that they are complete.
+func openKeys(e *session.Env, file, keyFile string) error {
+	key, err := recovery.ReadRecoveryKey(keyFile, e.In)
+	if err != nil {
+		return fmt.Errorf("--recovery-key: %w", err)
+	}
+	sealed, err := recovery.ReadKeys(snapshot.KeysOf(file))
+	if err != nil {
+		return err
+	}
+	bundle, err := hostbundle.Open(sealed, key)
+	if err != nil {
+		return fmt.Errorf("%s: %w", snapshot.KeysOf(file), err)
+	}
+	files, err := hostbundle.Unpack(bundle)
+	if err != nil {
+		return fmt.Errorf("%s: %w", snapshot.KeysOf(file), err)
+	}
+	_, err = fmt.Fprintf(e.Out, "%s can be opened: %d files, with the keys of all authorities\n", snapshot.KeysOf(file),
+		len(files))
 	return err
 }
 
@@ -172,7 +211,8 @@ func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string)
 		return err
 	}
 	if recovery.Unfinished(c) {
-		return finish(ctx, e, c, f)
+		return errors.New(
+			"an earlier recovery or restore was interrupted: finish it with `windlass quorum recover --yes` first")
 	}
 	file, err := snapshotFile(e, args)
 	if err != nil {
@@ -203,10 +243,15 @@ func restore(ctx context.Context, e *session.Env, f recoverFlags, args []string)
 	if !f.yes {
 		return errors.New("nothing was changed: add --yes to restore")
 	}
-	p := progress.New(e.Out)
-	if err := stop(ctx, e, c, p); err != nil {
+	if err := recovery.CheckSpace(c, info.SizeBytes); err != nil {
 		return err
 	}
+	p := progress.New(e.Out)
+	release, err := stop(ctx, e, c, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if s, err = recovery.Look(c); err != nil { // of a member that runs not all is known
 		return err
 	}
