@@ -214,9 +214,10 @@ func (s *story) updates(hosts []*host) {
 	s.chapter("A release updates all programs, host by host")
 	s.run(first, "dpkg-deb --extract /packages/windlass_"+next+"_*.deb /root/next")
 	const dir = "/var/lib/windlass/release/"
-	image := s.run(first, "windlass adm release new --from-dir "+dir+"source/1.0.0 --version 1.1.0 --previous 1.0.0 "+
+	out := s.run(first, "windlass adm release new --from-dir "+dir+"source/1.0.0 --version 1.1.0 --previous 1.0.0 "+
 		"--executable /root/next/usr/bin/windlass --to "+dir+"images --signing-key "+dir+"signing-key.asc "+
 		"--signature-store "+dir+"signatures -o name")
+	image := out[strings.LastIndex(out, "\n")+1:]
 	s.run(first, "windlass adm upgrade --to-image "+image+" --allow-explicit-upgrade")
 	s.until(first, "windlass get programs", "1 of 3 hosts")
 	s.until(first, "windlass get clusterversion", "Cluster version is 1.1.0")
