@@ -14,10 +14,10 @@ func CheckPolicy(text []byte) error {
 	return err
 }
 
-// LostRights returns the rights that the policy file before gives and the policy file after does not: wanted, to the
-// caller, and everything to the programs of the cluster. Stored roles do not count. An error is about after; a before
-// that cannot be read gives nothing.
-func LostRights(before, after []byte, caller Caller, wanted Attributes) ([]string, error) {
+// LostRights returns the rights that the policy file before gives and the policy file after does not: those wanted, to
+// the caller, and everything to the programs of the cluster. Stored roles do not count. An error is about after; a
+// before that cannot be read gives nothing.
+func LostRights(before, after []byte, caller Caller, wanted ...Attributes) ([]string, error) {
 	is, err := parsed(after)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,9 @@ func LostRights(before, after []byte, caller Caller, wanted Attributes) ([]strin
 			lost = append(lost, why)
 		}
 	}
-	note(caller, wanted)
+	for _, a := range wanted {
+		note(caller, a)
+	}
 	for _, b := range was.file.bindings {
 		for _, s := range b.subjects {
 			if c, ok := program(s); ok {

@@ -80,10 +80,13 @@ type Endpoints struct {
 	log    *slog.Logger
 	newest chan []string // for the file
 
-	// What follows is of Ready alone.
-	voters []string  // addresses, as they were listed last
-	away   []string  // those of voters that had no leader or did not answer when they were asked
-	asked  time.Time // when the voters were asked last
+	voters []string // addresses, as they were listed last; of Ready alone
+
+	mu     sync.Mutex
+	asking bool           // the voters are being asked
+	failed map[string]int // how often in a row a voter did not answer, or had no leader, when it was asked
+	next   time.Time      // when the voters may be asked again
+	pause  time.Duration  // between two times
 }
 
 // NewEndpoints returns the Endpoints of a client. With an empty file name nothing is written.
@@ -97,10 +100,14 @@ var ErrNotReady = errors.New("etcd is not ready")
 const (
 	// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
 	secondRead = 400 * time.Millisecond
-	// After a slow read, and while a voter is left out, each one is asked whether it has a leader, for askLimit at most
-	// and after askPause again.
-	askLimit = time.Second
-	askPause = 3 * time.Second
+	// After a slow read, and while one failed before, each voter is asked whether it has a leader, for askLimit at most.
+	// One that failed so often in a row while another one answered is left out: on a busy host one answer may be late.
+	askLimit = 2 * time.Second
+	failures = 2
+	// askPause is between two times, up to longAskPause while a voter is left out: each time is a connection to each
+	// voter.
+	askPause     = 500 * time.Millisecond
+	longAskPause = 30 * time.Second
 )
 
 // Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it
@@ -112,8 +119,7 @@ func (e *Endpoints) Ready(ctx context.Context) error {
 	began := time.Now()
 	list, err := e.members(ctx)
 	if err != nil {
-		if len(e.away) > 0 { // those that were left out may be the ones that answer
-			e.away = nil
+		if e.reset() { // those that were left out may be the ones that answer
 			e.client.SetEndpoints(e.voters...)
 		}
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
@@ -123,14 +129,8 @@ func (e *Endpoints) Ready(ctx context.Context) error {
 		return nil
 	}
 	e.voters = voters
-	if slow := time.Since(began) > secondRead; (slow || len(e.away) > 0) && time.Since(e.asked) > askPause {
-		e.away = e.leaderless(ctx)
-		e.asked = time.Now()
-	}
-	used := slices.DeleteFunc(slices.Clone(voters), func(u string) bool { return slices.Contains(e.away, u) })
-	if len(used) == 0 {
-		used = voters
-	}
+	e.ask(voters, time.Since(began) > secondRead)
+	used := e.used(voters)
 	if !slices.Equal(used, sorted(e.client.Endpoints())) {
 		e.client.SetEndpoints(used...)
 	}
@@ -142,13 +142,69 @@ func (e *Endpoints) Ready(ctx context.Context) error {
 	return nil
 }
 
+// reset forgets what the voters answered, and reports whether one was left out.
+func (e *Endpoints) reset() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.leftOut()
+	e.failed, e.pause = nil, 0
+	return out
+}
+
+// leftOut reports whether a voter is left out; the lock is held.
+func (e *Endpoints) leftOut() bool {
+	for _, n := range e.failed {
+		if n >= failures {
+			return true
+		}
+	}
+	return false
+}
+
+// used returns the voters that are not left out; all, if none would remain.
+func (e *Endpoints) used(voters []string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := slices.DeleteFunc(slices.Clone(voters), func(u string) bool { return e.failed[u] >= failures })
+	if len(out) == 0 {
+		return voters
+	}
+	return out
+}
+
+// ask has each voter asked for its leader, in the background, if a read was slow or one failed before.
+func (e *Endpoints) ask(voters []string, slow bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.asking || !slow && len(e.failed) == 0 || time.Now().Before(e.next) {
+		return
+	}
+	e.asking = true
+	go func() {
+		failed := e.leaderless(voters)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.asking = false
+		before := e.leftOut()
+		counts := map[string]int{}
+		for _, url := range failed {
+			counts[url] = min(e.failed[url]+1, failures)
+		}
+		e.failed = counts
+		if e.pause = min(2*e.pause, longAskPause); !before || !e.leftOut() {
+			e.pause = askPause
+		}
+		e.next = time.Now().Add(e.pause)
+	}()
+}
+
 // leaderless asks each voter, and returns those that do not answer or have no leader, if another one has one.
-func (e *Endpoints) leaderless(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+func (e *Endpoints) leaderless(voters []string) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
 	defer cancel()
 	var group sync.WaitGroup
-	leads := make([]bool, len(e.voters))
-	for i, url := range e.voters {
+	leads := make([]bool, len(voters))
+	for i, url := range voters {
 		group.Go(func() {
 			st, err := e.client.Status(ctx, url)
 			leads[i] = err == nil && st.Leader != 0
@@ -156,12 +212,12 @@ func (e *Endpoints) leaderless(ctx context.Context) []string {
 	}
 	group.Wait()
 	var out []string
-	for i, url := range e.voters {
+	for i, url := range voters {
 		if !leads[i] {
 			out = append(out, url)
 		}
 	}
-	if len(out) == len(e.voters) {
+	if len(out) == len(voters) {
 		return nil
 	}
 	return out

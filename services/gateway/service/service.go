@@ -306,7 +306,7 @@ const (
 func followLeaders(ctx context.Context, alive programs, log *slog.Logger) error {
 	tick := time.NewTicker(leadersEvery)
 	defer tick.Stop()
-	said := ""
+	said, last := "", time.Time{} // when one was away last
 	for {
 		select {
 		case <-ctx.Done():
@@ -314,14 +314,18 @@ func followLeaders(ctx context.Context, alive programs, log *slog.Logger) error 
 		case <-tick.C:
 		}
 		away := strings.Join(alive.pool.LeadersAway(leaderPatience), ", ")
-		if away != said {
+		switch {
+		case away != "" && away != said:
 			log.WarnContext(ctx, "leaders that this gateway does not reach, so that agents take another one", "programs", away)
+		case away == "" && said != "":
+			log.InfoContext(ctx, "all leaders are reached again", "programs", said)
 		}
-		if said = away; !alive.serving(ctx) {
-			continue // and neither for agents
+		if said = away; away != "" {
+			last = time.Now()
 		}
+		// A connection that comes and goes must not have all agents come and go with it.
 		is := grpc_health_v1.HealthCheckResponse_SERVING
-		if away != "" {
+		if !alive.serving(ctx) || away != "" || !last.IsZero() && time.Since(last) < leaderPatience {
 			is = grpc_health_v1.HealthCheckResponse_NOT_SERVING
 		}
 		alive.SetServingStatus(topology.HealthForAgents, is)

@@ -115,14 +115,17 @@ func (c *Conn) FollowFile(ctx context.Context, file string, endpoints func() ([]
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	var last time.Time
+	said := ""
 	for {
 		if st, err := os.Stat(file); err == nil && !st.ModTime().Equal(last) {
-			last = st.ModTime()
 			list, err := endpoints()
 			if err == nil {
 				err = c.SetEndpoints(list)
 			}
-			if err != nil {
+			if err == nil {
+				last, said = st.ModTime(), ""
+			} else if text := err.Error(); text != said {
+				said = text
 				log.WarnContext(ctx, "gateways are not used", "file", file, "error", err)
 			}
 		}

@@ -9,7 +9,7 @@ type Health int
 const (
 	Unknown    Health = iota // it has not been asked, or has not answered yet
 	Away                     // there is no connection to it, or it does not answer
-	NotServing               // it answers that it has not read from etcd for some time
+	NotServing               // it answers that for some time it has not read from etcd, or not reached a leader
 	Serving
 )
 

@@ -72,19 +72,20 @@ func SyncAccess(v AccessView, h *hostv1.Host, r *hostv1.SyncAccessRequest) Acces
 		step.Normal = step.Reason == filesReplaced
 	}
 	step.Status, is.SinceTime = is, timestamppb.New(v.Now.UTC())
-	if sameReport(before, is) { // and was said before
+	if sameFiles(before, is) { // and was said before
 		is.SinceTime, step.Reason, step.Message, step.Normal = before.GetSinceTime(), "", "", false
 	}
 	return step
 }
 
-// sameReport reports whether a host has reported the same before, in the same state.
-func sameReport(before, is *hostv1.HostAccess) bool {
+// sameFiles reports whether a host has reported the same files before, in the same state. What they wait for may
+// differ.
+func sameFiles(before, is *hostv1.HostAccess) bool {
 	if before == nil {
 		return false
 	}
 	before = proto.CloneOf(before)
-	before.SinceTime = is.GetSinceTime()
+	before.SinceTime, before.Pending = is.GetSinceTime(), is.Pending
 	return proto.Equal(before, is)
 }
 
@@ -177,8 +178,8 @@ func SetAccess(v AccessView, hosts []*hostv1.Host, r *hostv1.SetClusterAccessReq
 					"change in it, and apply that", part.name, part.last, lastChange(is), r.GetGeneration())}
 		}
 	}
-	// A change by a user confirms the first content, also if it is the same. With other tokens no one has decided which
-	// policy is right.
+	// A change of the policy by a user confirms the first content, also if it is the same. With other tokens no one has
+	// decided which policy is right.
 	if states, _ := AccessOnHosts(v, hosts); r.Policy == nil {
 		for _, h := range states {
 			if h.GetState() == accessDiffers {
@@ -186,7 +187,7 @@ func SetAccess(v AccessView, hosts []*hostv1.Host, r *hostv1.SetClusterAccessReq
 			}
 		}
 	}
-	if !policyChanges && !tokensChange && is.GetHost() == "" {
+	if !policyChanges && !tokensChange && (is.GetHost() == "" || r.Policy == nil) {
 		return is, nil
 	}
 	next := proto.CloneOf(is)
@@ -197,7 +198,10 @@ func SetAccess(v AccessView, hosts []*hostv1.Host, r *hostv1.SetClusterAccessReq
 	if tokensChange {
 		next.Tokens, next.TokensHash, next.TokensGeneration = r.GetTokens(), tokensHash, next.Generation
 	}
-	next.Host, next.ChangedBy, next.ChangeTime = "", user, timestamppb.New(v.Now.UTC())
+	if r.Policy != nil { // a change of the tokens decides nothing about files that no host has reported yet
+		next.Host = ""
+	}
+	next.ChangedBy, next.ChangeTime = user, timestamppb.New(v.Now.UTC())
 	return next, nil
 }
 

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -20,8 +22,13 @@ import (
 	"github.com/windlass-dev/windlass/services/provider-inventory/records"
 )
 
-// changeAccess is the right to change the policy and the bearer tokens. Who changes them keeps it, unless forced.
-var changeAccess = identity.Attributes{Verb: "update", Group: "windlass.dev", Resource: "hosts/access"}
+// accessRights are those by which the policy and the bearer tokens are changed. Who changes them keeps these, unless
+// forced.
+var accessRights = []identity.Attributes{
+	{Verb: "update", Group: "windlass.dev", Resource: "hosts/access"},
+	{Verb: "get", Group: "windlass.dev", Resource: "hosts/access"},
+	{Verb: "plan", Group: "windlass.dev", Resource: "hosts"},
+}
 
 // access returns all that decisions about the policy and the bearer tokens depend on, and the revision of the record.
 func (s *Hosts) access(ctx context.Context) (plan.AccessView, int64, error) {
@@ -97,13 +104,14 @@ func (s *Hosts) SetClusterAccess(ctx context.Context, r *hostv1.SetClusterAccess
 
 // accessChanged records who changed the policy or the tokens, in the events of the hosts that get them.
 func (s *Hosts) accessChanged(ctx context.Context, a *hostv1.ClusterAccess, caller identity.Caller) {
-	what := "confirmed as they are"
-	switch a.GetGeneration() {
-	case a.GetPolicyGeneration():
-		what = "the policy changed, SHA-256 " + a.GetPolicyHash()
-	case a.GetTokensGeneration():
-		what = "the bearer tokens changed, SHA-256 " + a.GetTokensHash()
+	var changes []string
+	if a.GetPolicyGeneration() == a.GetGeneration() {
+		changes = append(changes, "the policy changed, SHA-256 "+a.GetPolicyHash())
 	}
+	if a.GetTokensGeneration() == a.GetGeneration() {
+		changes = append(changes, "the bearer tokens changed, SHA-256 "+a.GetTokensHash())
+	}
+	what := cmp.Or(strings.Join(changes, ", "), "confirmed as they are")
 	for _, h := range s.Records.Hosts.All() {
 		if plan.HasAuthorities(h) {
 			s.event(ctx, h, events.Normal, "AccessChanged",
@@ -135,7 +143,7 @@ func checkAccess(policy, tokens *string) error {
 
 // keepsRights returns an error if a policy takes the right to change it from the caller, or a right from programs.
 func keepsRights(is *hostv1.ClusterAccess, r *hostv1.SetClusterAccessRequest, caller identity.Caller) error {
-	lost, err := identity.LostRights([]byte(is.GetPolicy()), []byte(r.GetPolicy()), caller, changeAccess)
+	lost, err := identity.LostRights([]byte(is.GetPolicy()), []byte(r.GetPolicy()), caller, accessRights...)
 	if err != nil || len(lost) == 0 {
 		return err
 	}
@@ -186,6 +194,15 @@ func (s *Hosts) SyncAccess(ctx context.Context, r *hostv1.SyncAccessRequest) (*h
 		return nil, err
 	}
 	step := plan.SyncAccess(v, h, r)
+	if step.Reason != "" { // first, since after the report is stored it is said no more; twice is no harm
+		typ := events.Warning
+		if step.Normal {
+			typ = events.Normal
+		}
+		s.Events.Event(h, typ, step.Reason, step.Message)
+		s.Log.WarnContext(ctx, "the files of a host differ from the policy and tokens of the cluster", "host", r.GetName(),
+			"reason", step.Reason, "message", step.Message)
+	}
 	if !proto.Equal(step.Status, h.GetStatus().GetAccess()) {
 		if !s.Agents.Stores(r.GetName()) {
 			return nil, rpcerr.TooMany(fmt.Sprintf("host %q reports its policy too often", r.GetName()), retryAgent)
@@ -201,15 +218,6 @@ func (s *Hosts) SyncAccess(ctx context.Context, r *hostv1.SyncAccessRequest) (*h
 		if err := s.Records.Hosts.CatchUp(ctx); err != nil { // the next report is compared with this one
 			return nil, err
 		}
-	}
-	if step.Reason != "" {
-		typ := events.Warning
-		if step.Normal {
-			typ = events.Normal
-		}
-		s.Events.Event(h, typ, step.Reason, step.Message)
-		s.Log.WarnContext(ctx, "the files of a host differ from the policy and tokens of the cluster", "host", r.GetName(),
-			"reason", step.Reason, "message", step.Message)
 	}
 	if step.Record {
 		if v.Access, err = s.recordAccess(ctx, r, revision); err != nil {

@@ -156,9 +156,21 @@ func (f *Follower) Follow(ctx context.Context, answer *hostv1.SyncAccessResponse
 	err := f.follow(ctx, answer)
 	f.failure = ""
 	if err != nil {
-		f.failure = err.Error()
+		f.failure = cause(err)
 	}
 	return err
+}
+
+// cause returns what is wrong without the path of a file: one that is written has another name each time, and each
+// report would differ.
+func cause(err error) string {
+	if path := new(fs.PathError); errors.As(err, &path) {
+		return fmt.Sprintf("%s of a file in the host's directory: %v", path.Op, path.Err)
+	}
+	if link := new(os.LinkError); errors.As(err, &link) {
+		return fmt.Sprintf("%s of a file in the host's directory: %v", link.Op, link.Err)
+	}
+	return err.Error()
 }
 
 func (f *Follower) follow(ctx context.Context, answer *hostv1.SyncAccessResponse) error {
@@ -187,12 +199,14 @@ func (f *Follower) follow(ctx context.Context, answer *hostv1.SyncAccessResponse
 		}
 		f.probed = "" // programs may load something in between
 		if answer.Tokens != nil {
-			if err := f.replace(ctx, f.cluster.TokensFile(), answer.GetTokens(), is.tokens, known, known.Tokens); err != nil {
+			if err := f.replace(ctx, f.cluster.TokensFile(), answer.GetTokens(), is.tokens, known,
+				f.own(answer, known.Tokens, known)); err != nil {
 				return err
 			}
 		}
 		if answer.Policy != nil {
-			if err := f.replace(ctx, f.policyFile(), answer.GetPolicy(), is.policy, known, known.Policy); err != nil {
+			if err := f.replace(ctx, f.policyFile(), answer.GetPolicy(), is.policy, known,
+				f.own(answer, known.Policy, known)); err != nil {
 				return err
 			}
 		}
@@ -216,6 +230,15 @@ func (f *Follower) follow(ctx context.Context, answer *hostv1.SyncAccessResponse
 	}
 	f.log.InfoContext(ctx, "policy and bearer tokens of the cluster are on this host", "generation", now.Generation)
 	return nil
+}
+
+// own returns the hashes of what may be replaced without a copy: none if an older content comes back, as after a
+// restore of etcd.
+func (f *Follower) own(answer *hostv1.SyncAccessResponse, hashes []string, known noted) []string {
+	if known.Generation >= answer.GetGeneration() {
+		return nil
+	}
+	return hashes
 }
 
 // with returns hashes with one more.

@@ -40,17 +40,17 @@ func probePrograms(ctx context.Context, c *cluster.Cluster, policyHash, tokensHa
 
 // behind says what a program does not have in force, by the headers of its answer to a health check.
 func behind(program string, has metadata.MD, policyHash, tokensHash string) string {
-	want := map[string]string{serve.PolicyHeader: policyHash}
-	names := map[string]string{serve.PolicyHeader: policyName, serve.TokensHeader: tokensName}
+	type part struct{ header, hash, name string }
+	parts := []part{{serve.PolicyHeader, policyHash, policyName}}
 	if program == topology.Gateway {
-		want[serve.TokensHeader] = tokensHash
+		parts = append(parts, part{serve.TokensHeader, tokensHash, tokensName})
 	}
-	for header, hash := range want {
-		switch got := has.Get(header); {
+	for _, p := range parts {
+		switch got := has.Get(p.header); {
 		case len(got) == 0:
 			return program + " does not report what it has in force: it is of an earlier version"
-		case got[0] != hash:
-			return fmt.Sprintf("%s has not loaded %s yet", program, names[header])
+		case got[0] != p.hash:
+			return fmt.Sprintf("%s has not loaded %s yet", program, p.name)
 		}
 	}
 	return ""

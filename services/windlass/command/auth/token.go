@@ -179,21 +179,21 @@ func withTokens(text []byte, more map[[sha256.Size]byte]identity.Token, now time
 // withoutTokens removes tokens by their IDs. Each must name one token.
 func withoutTokens(text []byte, ids []string) ([]byte, error) {
 	for _, id := range ids {
-		found, err := 0, error(nil)
+		found, err := map[string]bool{}, error(nil) // a file that was written by hand may have one twice
 		if text, err = identity.RemoveTokens(text, func(t identity.Token) bool {
 			match := id != "" && strings.HasPrefix(strings.ToLower(t.SHA256), strings.ToLower(id))
 			if match {
-				found++
+				found[strings.ToLower(t.SHA256)] = true
 			}
 			return match
 		}); err != nil {
 			return nil, err
 		}
 		switch {
-		case found == 0:
+		case len(found) == 0:
 			return nil, fmt.Errorf("there is no token %q: `windlass auth token list` lists them", id)
-		case found > 1:
-			return nil, fmt.Errorf("%q is the beginning of the IDs of %d tokens: write more of it", id, found)
+		case len(found) > 1:
+			return nil, fmt.Errorf("%q is the beginning of the IDs of %d tokens: write more of it", id, len(found))
 		}
 	}
 	return text, nil
