@@ -139,7 +139,8 @@ func Node(v NodeView) Plan {
 	case v.Node == nil || !impact.Drains():
 		return Plan{}
 	case v.Drain == nil:
-		if v.Window.Closed() && ready(v.Node) { // one that does not serve is not taken down by that
+		// Also one that is not ready: a heartbeat may be late, and a node that is cordoned runs its pods.
+		if v.Window.Closed() {
 			return Plan{WaitsFor: v.Window.Waits, Wake: v.Window.Wake}
 		}
 		if why := unreachable(v); why != "" {
@@ -154,6 +155,11 @@ func Node(v NodeView) Plan {
 		}
 	}
 	return Plan{WaitsFor: progress(v.Node, v.Drain)}
+}
+
+// restartsFor reports whether the machine of a node restarts for a configuration.
+func restartsFor(n *nodev1.Node) bool {
+	return mark(n, State) == rebooting || mark(n, EndingBoot) != ""
 }
 
 // unreachable says why a node that has the present configuration cannot be brought to its target; empty if it can, as
@@ -194,7 +200,7 @@ func over(v NodeView) bool {
 // idle reports whether the agent of a node that has a drain neither applies a configuration nor restarts the machine
 // for one: it was not ordered to yet, or says that it has failed on the present target.
 func idle(v NodeView) bool {
-	return (!Emptied(v.Drain) || failed(v.Node)) && mark(v.Node, State) != rebooting && mark(v.Node, EndingBoot) == ""
+	return (!Emptied(v.Drain) || failed(v.Node)) && !restartsFor(v.Node)
 }
 
 // order returns what the agent of a node is to be ordered, as far as that depends on the node and its drain.

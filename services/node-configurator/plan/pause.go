@@ -17,7 +17,7 @@ const ConditionPaused = "Paused"
 type Pause = configv1.MachineConfigPoolPause
 
 // Paused returns what holds back the nodes of a pool at now. spec.paused has no end, so it outlasts the end of
-// spec.pause, and no reason, so it has that of spec.pause.
+// spec.pause, and no reason: it is said who set it, and not the reason of another one.
 func Paused(pool *configv1.MachineConfigPool, now time.Time) *Pause {
 	spec := pool.GetSpec()
 	p := spec.GetPause()
@@ -27,7 +27,7 @@ func Paused(pool *configv1.MachineConfigPool, now time.Time) *Pause {
 	switch {
 	case !spec.GetPaused():
 		return p
-	case p != nil:
+	case p != nil && spec.GetPausedBy() == "": // it was set by an earlier version
 		return &Pause{Reason: p.GetReason(), By: p.GetBy(), Since: p.GetSince()}
 	}
 	return &Pause{By: spec.GetPausedBy(), Since: spec.GetPausedSince()}

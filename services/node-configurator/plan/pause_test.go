@@ -72,6 +72,10 @@ func TestAPauseOfAPool(t *testing.T) {
 		"at its end": {&configv1.MachineConfigPoolSpec{Pause: ends}, time.Hour, ""},
 		"paused has no end": {
 			&configv1.MachineConfigPoolSpec{Pause: ends, Paused: proto.Bool(true), PausedBy: "bob"}, 0,
+			"pool worker is paused by bob until resumed",
+		},
+		"paused before that was noted, with a pause": {
+			&configv1.MachineConfigPoolSpec{Pause: ends, Paused: proto.Bool(true)}, 0,
 			"pool worker is paused by alice since 2026-01-01T00:00:00Z until resumed: trade fair",
 		},
 		"paused after the end of another one": {

@@ -200,6 +200,11 @@ func aim(v View) *Action {
 		next.Spec.Configuration.Source = append(next.Spec.Configuration.Source,
 			&metav1.ObjectReference{ApiVersion: cfg.GetApiVersion(), Kind: cfg.GetKind(), Name: s})
 	}
+	// A waiver is for the change that was urgent, and not for the same content at another time.
+	if was := v.Pool.GetSpec().GetConfiguration().GetName(); was != cfg.GetMetadata().GetName() &&
+		next.GetSpec().GetWindowWaiver().GetConfiguration() == was {
+		next.Spec.WindowWaiver = nil
+	}
 	if v.Stored && proto.Equal(next.GetSpec(), v.Pool.GetSpec()) {
 		return nil
 	}
@@ -276,7 +281,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		case mark(n, CurrentConfig) == "" && !v.boots():
 			take(n, "it has no configuration yet")
 		case paused:
-		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n)):
+		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n) && (!closed || v.downFor(n))):
 			take(n, former)
 		case closed:
 		case v.waves.before(n) != nil && !(v.changing(n) && !stuck(n)): // one that is under way counts as unavailable

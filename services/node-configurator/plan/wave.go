@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -94,7 +95,10 @@ func wavesOf(v View) *waves {
 		return nil
 	}
 	out := &waves{of: map[string]int{}}
-	order := inOrder(v.Members.Nodes)
+	// A node that is being deleted gets no configuration, and its wave does not wait for it.
+	order := slices.DeleteFunc(inOrder(v.Members.Nodes), func(n *nodev1.Node) bool {
+		return n.GetMetadata().GetDeletionTimestamp() != nil
+	})
 	take := func(w *wave, n *nodev1.Node) {
 		out.of[n.GetMetadata().GetName()] = len(out.list)
 		if failed(n) {

@@ -48,7 +48,13 @@ func TestNodesBeginWhileAWindowIsOpen(t *testing.T) {
 			"one that waits to be drained for a former target", node("n", "a", "c", working), nil, nights(), noon, false,
 			"False",
 		},
-		{"one that is down for a former target", cordoned(node("n", "a", "c", working)), nil, nights(), noon, true, "True"},
+		{
+			"one that is cordoned and waits to be drained for a former target", cordoned(node("n", "a", "c", working)), nil,
+			nights(), noon, false, "False",
+		},
+		{
+			"one that restarts for a former target", lost(node("n", "a", "c", rebooting)), nil, nights(), noon, true, "True",
+		},
 		{"one that goes back to what it has", node("n", "b", "c", working), nil, nights(), noon, true, "True"},
 		{"a new one", node("n", ""), nil, nights(), noon, true, "True"},
 		{"waived", node("n", "a", "a", stateDone), waived("b"), nights(), noon, true, "True"},
@@ -103,7 +109,7 @@ func TestANodeIsDrainedWhileAWindowIsOpen(t *testing.T) {
 	}{
 		{"during the day", node("n", "a", "b", working), noon, false},
 		{"at night", node("n", "a", "b", working), noon.Add(10 * time.Hour), true},
-		{"it is down already", cordoned(node("n", "a", "b", working)), noon, true},
+		{"it is cordoned, and runs its pods", cordoned(node("n", "a", "b", working)), noon, false},
 	} {
 		v := NodeView{Node: tt.node, Current: a, Desired: b, Policy: defaults(), Window: nights().For(pool, "b", tt.now)}
 		p := Node(v)
@@ -153,7 +159,7 @@ func TestNothingBeginsOutsideAWindow(t *testing.T) {
 		p, r := Pool(v)
 		for _, a := range p.Do {
 			if n := a.Node; a.Verb == SetDesired && !(mark(n, CurrentConfig) == "" && !v.boots()) &&
-				mark(n, CurrentConfig) != "b" && !(v.changing(n) && !ready(n)) {
+				mark(n, CurrentConfig) != "b" && !v.downFor(n) {
 				t.Fatalf("%v begins: %s", n, a.Reason)
 			}
 		}
@@ -162,7 +168,7 @@ func TestNothingBeginsOutsideAWindow(t *testing.T) {
 				Node: n, Current: stored[mark(n, CurrentConfig)], Desired: stored[mark(n, DesiredConfig)], Policy: defaults(),
 				Window: v.Windows.For(v.Pool, mark(n, DesiredConfig), v.Now),
 			}
-			if slices.ContainsFunc(Node(view).Do, func(a Action) bool { return a.Verb == CreateDrain }) && ready(n) {
+			if slices.ContainsFunc(Node(view).Do, func(a Action) bool { return a.Verb == CreateDrain }) {
 				t.Fatalf("%v is drained", n)
 			}
 		}
@@ -190,5 +196,23 @@ func TestWhoWaivesWindowsIsNotTheUsersToSay(t *testing.T) {
 	}
 	if got := Waiving(first, nil, "carol", epoch()); got != nil {
 		t.Errorf("none is %v", got)
+	}
+}
+
+func TestAWaiverEndsWithItsConfiguration(t *testing.T) {
+	for waived, stays := range map[string]bool{"b": false, "c": true} {
+		pool := target(poolOf("worker", "worker"), "b", nil)
+		pool.Spec.WindowWaiver = &configv1.MachineConfigPoolWindowWaiver{Configuration: waived, Reason: "CVE"}
+		p, _ := Pool(View{
+			Now: epoch(), Pool: pool, Rendered: Rendered{Config: mc("c", "", nil)},
+			Drains: map[string]*nodev1.Drain{},
+		})
+		i := slices.IndexFunc(p.Do, func(a Action) bool { return a.Verb == AimPool })
+		if i < 0 {
+			t.Fatalf("the pool is not aimed: %v", p.Do)
+		}
+		if is := p.Do[i].Pool.GetSpec().GetWindowWaiver() != nil; is != stays {
+			t.Errorf("the waiver for %s stays while the pool goes from b to c: %t", waived, is)
+		}
 	}
 }

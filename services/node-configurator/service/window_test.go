@@ -68,10 +68,13 @@ func TestAPoolWaitsForAMaintenanceWindow(t *testing.T) {
 	waived.Spec.WindowWaiver = p.Spec.WindowWaiver
 	c.applyPool(waived)
 	second := c.awaitUpdated("worker", 2, first)
+	now, err := c.pools().GetMachineConfigPool(t.Context(), &configv1.GetMachineConfigPoolRequest{Name: "worker"})
+	if w := now.GetSpec().GetWindowWaiver(); err != nil || w.GetBy() == "eve" || w.GetSince() == nil {
+		t.Errorf("the waiver is %v, %v", w, err)
+	}
 	c.apply(machineConfig("70-others", "worker", "/etc/others", "1"))
-	if p := c.awaitPool("worker", waits); p.GetSpec().GetWindowWaiver().GetBy() == "eve" ||
-		p.GetSpec().GetWindowWaiver().GetSince() == nil {
-		t.Errorf("the waiver is %v", p.GetSpec().GetWindowWaiver())
+	if p := c.awaitPool("worker", waits); p.GetSpec().GetWindowWaiver() != nil {
+		t.Errorf("the waiver of a former configuration is left: %v", p.GetSpec().GetWindowWaiver())
 	}
 	c.restart() // another process finds the window
 	c.awaitPool("worker", waits)

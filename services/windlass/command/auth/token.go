@@ -179,7 +179,7 @@ func withTokens(text []byte, more map[[sha256.Size]byte]identity.Token, now time
 // withoutTokens removes tokens by their IDs. Each must name one token.
 func withoutTokens(text []byte, ids []string) ([]byte, error) {
 	for _, id := range ids {
-		found, err := map[string]bool{}, error(nil) // a file that was written by hand may have one twice
+		found, err := map[string]bool{}, error(nil) // a file that was written manually may have one twice
 		if text, err = identity.RemoveTokens(text, func(t identity.Token) bool {
 			match := id != "" && strings.HasPrefix(strings.ToLower(t.SHA256), strings.ToLower(id))
 			if match {

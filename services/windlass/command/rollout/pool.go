@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -155,8 +154,8 @@ func hold(ctx context.Context, e *session.Env, c *client.Client, t target.Item, 
 	return nil
 }
 
-// waiveWindows has pools wait for no maintenance window on the way to the configurations that they have now or are held
-// at, and resumes them. What is held stays so: it may be the very change that is urgent.
+// waiveWindows has pools wait for no maintenance window on the way to what their machine configs make now, or to what
+// they are held at, and resumes them. What is held stays so: it may be the very change that is urgent.
 func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []string, reason string) error {
 	list, err := renewed(ctx, e, c, args, pools)
 	var failed failure.List
@@ -164,7 +163,13 @@ func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []
 	for _, t := range list {
 		config := ""
 		if pool, ok := t.Object.(*configv1.MachineConfigPool); ok {
-			config = cmp.Or(pool.GetSpec().GetPin().GetConfiguration(), pool.GetSpec().GetConfiguration().GetName())
+			config = pool.GetSpec().GetPin().GetConfiguration()
+			if config == "" { // the spec has it some seconds after a change
+				if config, err = rendered(ctx, c, t.Name()); err != nil {
+					failed.Add(fmt.Errorf("%s: %w", t, err))
+					continue
+				}
+			}
 		}
 		if config == "" {
 			failed.Add(fmt.Errorf("%s: it has no configuration yet", t))
