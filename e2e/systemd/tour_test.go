@@ -259,6 +259,6 @@ func (s *story) losesAll(hosts []*host, fresh *host, backup string) {
 	s.run(fresh, "windlass delete machine "+machine+" --namespace openshift-machine-api --wait=false")
 	s.run(fresh, "windlass host fence h1 --reason 'it burnt'")
 	s.until(fresh, "windlass host ls", "h4     InUse")
-	s.until(fresh, "windlass quorum", "Voters:    1 of 1 healthy", "main-master-")
+	s.until(fresh, "windlass quorum", "Voters:    1 of 1 healthy", "voter   healthy   *")
 	s.run(fresh, "windlass host remove h1")
 }
