@@ -101,8 +101,10 @@ const (
 	// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
 	secondRead = 400 * time.Millisecond
 	// After a slow read, and while one failed before, each voter is asked whether it has a leader, for askLimit at most.
-	// One that failed so often in a row while another one answered is left out: on a busy host one answer may be late.
-	askLimit = 2 * time.Second
+	// One that failed is left out if all others answered atOnce, or if it failed so often in a row: on a busy host one
+	// answer may be late.
+	askLimit = time.Second
+	atOnce   = askLimit / 4
 	failures = 2
 	// askPause is between two times, up to longAskPause while a voter is left out: each time is a connection to each
 	// voter.
@@ -181,14 +183,16 @@ func (e *Endpoints) ask(voters []string, slow bool) {
 	}
 	e.asking = true
 	go func() {
-		failed := e.leaderless(voters)
+		failed, clear := e.leaderless(voters)
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.asking = false
 		before := e.leftOut()
 		counts := map[string]int{}
 		for _, url := range failed {
-			counts[url] = min(e.failed[url]+1, failures)
+			if counts[url] = min(e.failed[url]+1, failures); clear {
+				counts[url] = failures
+			}
 		}
 		e.failed = counts
 		if e.pause = min(2*e.pause, longAskPause); !before || !e.leftOut() {
@@ -198,29 +202,33 @@ func (e *Endpoints) ask(voters []string, slow bool) {
 	}()
 }
 
-// leaderless asks each voter, and returns those that do not answer or have no leader, if another one has one.
-func (e *Endpoints) leaderless(voters []string) []string {
+// leaderless asks each voter, and returns those that do not answer or have no leader, if another one has one. It is
+// clear that they are not only late if all others answered at once.
+func (e *Endpoints) leaderless(voters []string) (failed []string, clear bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
 	defer cancel()
 	var group sync.WaitGroup
-	leads := make([]bool, len(voters))
+	took := make([]time.Duration, len(voters)) // 0: it failed
 	for i, url := range voters {
 		group.Go(func() {
-			st, err := e.client.Status(ctx, url)
-			leads[i] = err == nil && st.Leader != 0
+			began := time.Now()
+			if st, err := e.client.Status(ctx, url); err == nil && st.Leader != 0 {
+				took[i] = max(1, time.Since(began))
+			}
 		})
 	}
 	group.Wait()
-	var out []string
+	clear = true
 	for i, url := range voters {
-		if !leads[i] {
-			out = append(out, url)
+		if took[i] == 0 {
+			failed = append(failed, url)
 		}
+		clear = clear && took[i] < atOnce
 	}
-	if len(out) == len(voters) {
-		return nil
+	if len(failed) == len(voters) {
+		return nil, false
 	}
-	return out
+	return failed, clear
 }
 
 // members returns the first answer that comes.

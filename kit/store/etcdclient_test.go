@@ -98,6 +98,14 @@ func TestAVoterThatHangsIsLeftOut(t *testing.T) {
 	}
 	all := sorted(members.Endpoints())
 	waitFor(t, "a client of all members", func() bool { ready(); return slices.Equal(all, sorted(c.Endpoints())) })
+	seen := map[uint64]bool{} // before that, no call would go to the one that hangs
+	waitFor(t, "an answer of each member", func() bool {
+		resp, err := c.MemberList(t.Context())
+		if err == nil {
+			seen[resp.Header.GetMemberId()] = true
+		}
+		return len(seen) == 3
+	})
 	hangs := (members.Leader() + 1) % 3
 	members.Stop(hangs)
 	rest := sorted(slices.Delete(members.Endpoints(), hangs, hangs+1))
