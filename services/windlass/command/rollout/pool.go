@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -165,10 +166,12 @@ func waiveWindows(ctx context.Context, e *session.Env, c *client.Client, args []
 		if pool, ok := t.Object.(*configv1.MachineConfigPool); ok {
 			config = pool.GetSpec().GetPin().GetConfiguration()
 			if config == "" { // the spec has it some seconds after a change
-				if config, err = rendered(ctx, c, t.Name()); err != nil {
+				config, err = rendered(ctx, c, t.Name())
+				if err != nil && status.Code(err) != codes.FailedPrecondition { // what is wanted cannot be rendered
 					failed.Add(fmt.Errorf("%s: %w", t, err))
 					continue
 				}
+				config = cmp.Or(config, pool.GetSpec().GetConfiguration().GetName())
 			}
 		}
 		if config == "" {
