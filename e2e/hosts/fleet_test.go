@@ -215,25 +215,31 @@ func (h *host) machine(at *host) string {
 // voters returns "" if the quorum is stable with n voters, and otherwise what it waits for, as the gateway of this host
 // says.
 func (h *host) voters(n int) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	conn := h.conn()
-	defer conn.Close()
-	q, err := etcdv1.NewQuorumServiceClient(conn).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	q, healthy, err := h.quorum()
 	if err != nil {
 		return err.Error()
-	}
-	healthy := 0
-	for _, m := range q.GetMembers() {
-		if m.GetHealthy() && !m.GetLearner() && !m.GetBootstrap() {
-			healthy++
-		}
 	}
 	if healthy == n && len(q.GetMembers()) == n && q.GetPhase() == "Stable" {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d members are healthy voters, phase %s, waits for %q", healthy, len(q.GetMembers()),
 		q.GetPhase(), q.GetWaitsFor())
+}
+
+// quorum returns the quorum as the gateway of this host says, and how many voters are healthy besides the bootstrap
+// member.
+func (h *host) quorum() (q *etcdv1.Quorum, healthy int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn := h.conn()
+	defer conn.Close()
+	q, err = etcdv1.NewQuorumServiceClient(conn).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	for _, m := range q.GetMembers() {
+		if m.GetHealthy() && !m.GetLearner() && !m.GetBootstrap() {
+			healthy++
+		}
+	}
+	return q, healthy, err
 }
 
 // conn is the administrator's connection to the gateway of this host.

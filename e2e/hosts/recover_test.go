@@ -1,15 +1,12 @@
 package hosts
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 )
 
 // TestClusterIsRecovered loses a majority of the control-plane hosts, and then all of them.
@@ -183,19 +180,9 @@ func (h *host) notAside(n int) string {
 
 // lacksVoters returns "" if n voters are healthy besides the bootstrap member, and otherwise what there is.
 func (h *host) lacksVoters(n int) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	conn := h.conn()
-	defer conn.Close()
-	q, err := etcdv1.NewQuorumServiceClient(conn).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	q, healthy, err := h.quorum()
 	if err != nil {
 		return err.Error()
-	}
-	healthy := 0
-	for _, m := range q.GetMembers() {
-		if m.GetHealthy() && !m.GetLearner() && !m.GetBootstrap() {
-			healthy++
-		}
 	}
 	if healthy != n {
 		return fmt.Sprint(q)

@@ -133,8 +133,23 @@ func (c *Cluster) extra(name string) []string {
 	return out
 }
 
-// CheckSetting returns an error if a setting is not of the form "program.flag=value" with a known program.
-func CheckSetting(s string) error {
+// CheckSettings returns an error if a setting is not of the form "program.flag=value" with a known program, or what is
+// to be removed is not of the form "program.flag".
+func CheckSettings(given, removed []string) error {
+	for _, s := range given {
+		if err := checkSetting(s); err != nil {
+			return err
+		}
+	}
+	for _, s := range removed {
+		if err := checkSetting(s + "="); err != nil || strings.Contains(s, "=") {
+			return fmt.Errorf("--unset %q: must be program.flag with a known program", s)
+		}
+	}
+	return nil
+}
+
+func checkSetting(s string) error {
 	name, flag, ok := strings.Cut(s, ".")
 	if !ok || !slices.Contains(topology.Names(), name) || !strings.Contains(flag, "=") {
 		return fmt.Errorf("setting %q: must be program.flag=value with a program of %s", s,

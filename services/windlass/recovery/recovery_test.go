@@ -199,6 +199,29 @@ func TestARestoreThatWasCutOffIsFinished(t *testing.T) {
 	check(t, c, data, survivor.Copy.ClusterID)
 }
 
+func TestWhatAnInterruptedRestorePreparedCanBeDropped(t *testing.T) {
+	c, data := files(t)
+	work := c.Service("etcd-guardian", "bootstrap", "restoring")
+	if err := os.MkdirAll(filepath.Join(work, "data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ready := "token\netcd-before\n" + now.Format(time.RFC3339Nano) + "\n"
+	if err := os.WriteFile(filepath.Join(work, "ready"), []byte(ready), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if at := recovery.MadeTime(c, now.Add(time.Hour)); !recovery.Unfinished(c) || !at.Equal(now) {
+		t.Fatalf("unfinished: %t, made at %s; want %s", recovery.Unfinished(c), at, now)
+	}
+	for range 2 {
+		if err := recovery.Discard(c); err != nil || recovery.Unfinished(c) {
+			t.Fatalf("%v, unfinished: %t", err, recovery.Unfinished(c))
+		}
+	}
+	if _, err := snapshot.Inspect(data); err != nil {
+		t.Errorf("the data of the member: %v", err)
+	}
+}
+
 // hostFiles makes the files of a control-plane host whose machine has the data of a member that runs no more.
 func hostFiles(t *testing.T) (c *cluster.Cluster, data string) {
 	t.Helper()

@@ -120,7 +120,9 @@ func setAsideIfLater(ctx context.Context, c *cluster.Cluster, log *slog.Logger) 
 	q, _ := others(ctx, c, known)
 	switch {
 	case q == nil && unfinished:
-		return errors.New("a recovery of etcd was cut off on this host: finish it with `windlass quorum recover --yes`")
+		return errors.New(
+			"a recovery of etcd was cut off on this host: finish it with `windlass quorum recover --yes`, or drop " +
+				"it with --discard")
 	case q == nil:
 		return nil
 	}

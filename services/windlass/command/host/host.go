@@ -78,10 +78,8 @@ func initialize(e *session.Env, f initFlags) error {
 	if f.lifetime < time.Minute {
 		return fmt.Errorf("--certificate-lifetime %s: must be a minute or more", f.lifetime)
 	}
-	for _, s := range f.settings {
-		if err := cluster.CheckSetting(s); err != nil {
-			return fmt.Errorf("--set: %w", err)
-		}
+	if err := cluster.CheckSettings(f.settings, nil); err != nil {
+		return fmt.Errorf("--set: %w", err)
 	}
 	m, err := member(e, f.hostname, f.address, f.zone)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +27,8 @@ func newSet(e *session.Env) *cobra.Command {
 has been started again, which restarts the programs whose flags change. Use the command on each control-plane host; one
 that joins has the flags of the host that made its token.
 
---gateway makes another gateway of its cluster known to this host, also to a worker. Hosts learn of gateways by themselves, but
-not while none that they know runs: as of one that ` + "`windlass host restore`" + ` made at a new address.`,
+--gateway makes another gateway of its cluster known to this host, also to a worker. Hosts learn of gateways by
+themselves, but not while none that they know runs: as of one that ` + "`windlass host restore`" + ` made at a new address.`,
 		Example: `  windlass host set etcd-guardian.s3-endpoint=https://s3.example.com etcd-guardian.s3-bucket=backups
   systemctl restart windlass
 
@@ -51,15 +50,8 @@ not while none that they know runs: as of one that ` + "`windlass host restore`"
 }
 
 func set(e *session.Env, dir string, given, unset []string) error {
-	for _, s := range given {
-		if err := cluster.CheckSetting(s); err != nil {
-			return err
-		}
-	}
-	for _, s := range unset {
-		if err := cluster.CheckSetting(s + "="); err != nil || strings.Contains(s, "=") {
-			return fmt.Errorf("--unset %q: must be program.flag with a known program", s)
-		}
+	if err := cluster.CheckSettings(given, unset); err != nil {
+		return err
 	}
 	c, err := cluster.OpenHost(dir)
 	if err != nil {

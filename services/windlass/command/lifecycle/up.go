@@ -180,15 +180,8 @@ func explainUp(e *session.Env, err error, c *cluster.Cluster) error {
 }
 
 func openOrCreate(ctx context.Context, e *session.Env, f upFlags) (c *cluster.Cluster, fresh bool, err error) {
-	for _, s := range f.settings {
-		if err := cluster.CheckSetting(s); err != nil {
-			return nil, false, err
-		}
-	}
-	for _, s := range f.unset {
-		if err := cluster.CheckSetting(s + "="); err != nil || strings.Contains(s, "=") {
-			return nil, false, fmt.Errorf("--unset %q: must be program.flag with a known program", s)
-		}
+	if err := cluster.CheckSettings(f.settings, f.unset); err != nil {
+		return nil, false, err
 	}
 	unlock, err := cluster.Lock()
 	if err != nil {

@@ -41,7 +41,7 @@ func (f *recoverFlags) add(cmd *cobra.Command, force string) {
 }
 
 func newRecover(e *session.Env) *cobra.Command {
-	f := &recoverFlags{}
+	f, discard := &recoverFlags{}, false
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Recover etcd from a surviving member after the loss of a majority",
@@ -53,16 +53,24 @@ revision, and moves all other data aside. "windlass up" then starts the cluster,
 again. It needs neither etcd nor any service, and works for a cluster on this machine.
 
 On a host of a control plane on several hosts it works with the data of this host, and ends the programs of this host
-only. Recover where the last term is the highest, and of these where the last entry is. The members of the other hosts must be off: --without names them all.
-"windlass host run" then starts this host; another one that comes back finds this one, moves its data aside and joins.`,
+only. Recover where the last term is the highest, and of these where the last entry is. The members of the other hosts
+must be off: --without names them all. "windlass host run" then starts this host; another one that comes back finds this
+one, moves its data aside and joins.
+
+A recovery that was interrupted is finished with --yes. --discard drops what it prepared, where the other members turn
+out to run after all.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
+			if discard {
+				return discardUnfinished(ctx, e, *f)
+			}
 			return recoverQuorum(ctx, e, *f)
 		},
 	}
 	f.add(cmd, "also if this machine has, or may have, the data of a majority")
+	cmd.Flags().BoolVar(&discard, "discard", false, "drop what an interrupted recovery or restore has prepared")
 	return cmd
 }
 
@@ -133,6 +141,26 @@ func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
 	return done(e.Out, c, aside)
 }
 
+// discardUnfinished drops what an interrupted recovery or restore has prepared.
+func discardUnfinished(ctx context.Context, e *session.Env, f recoverFlags) error {
+	f.yes = true
+	c, err := localCluster(ctx, e, f)
+	if err != nil {
+		return err
+	}
+	if !recovery.Unfinished(c) {
+		return errors.New("no recovery or restore was interrupted here")
+	}
+	if err := recovery.Discard(c); err != nil {
+		return err
+	}
+	_,
+		err = fmt.Fprintf(e.Out,
+		"discarded; data of members that had been moved aside is in %s: where there is some, delete "+
+			"the machine, so that another member takes its place\n", c.Dir("etcd-before-*"))
+	return err
+}
+
 // localCluster returns the selected cluster, or that of this host, whose files the commands of recovery work on. What
 // would start the processes again while they work is refused.
 func localCluster(ctx context.Context, e *session.Env, f recoverFlags) (*cluster.Cluster, error) {
@@ -160,8 +188,7 @@ func startCommand(c *cluster.Cluster) string {
 }
 
 // confirm returns an error unless a user names all voters on other hosts: a cluster that goes on there would be a
-// second one beside this one, and no command can distinguish a host that is off from one that is cut
-// off.
+// second one beside this one, and no command can distinguish a host that is off from one that is cut off.
 func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 	if c.Member == nil {
 		if len(f.without) > 0 {
