@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -60,10 +61,7 @@ func Pack(dir string, limit int) ([]byte, error) {
 		return nil, err
 	}
 	defer unlock()
-	var out bytes.Buffer
-	packed := gzip.NewWriter(&out)
-	files := tar.NewWriter(packed)
-	total, packedFiles := 0, map[string][]byte{}
+	total, files := 0, map[string][]byte{}
 	err = filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -85,17 +83,35 @@ func Pack(dir string, limit int) ([]byte, error) {
 		if total += len(content); total > limit {
 			return fmt.Errorf("the files for another host are larger than %d KiB together, with %s", limit>>10, name)
 		}
-		packedFiles[name] = content
-		if err := files.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
-			return err
-		}
-		_, err = files.Write(content)
-		return err
+		files[name] = content
+		return nil
 	})
-	if err := errors.Join(err, files.Close(), packed.Close()); err != nil {
+	if err == nil {
+		err = complete(files)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return out.Bytes(), complete(packedFiles)
+	return pack(files)
+}
+
+func pack(files map[string][]byte) ([]byte, error) {
+	var out bytes.Buffer
+	compressed := gzip.NewWriter(&out)
+	w := tar.NewWriter(compressed)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		content := files[name]
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(content); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(w.Close(), compressed.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 // hasShared reports whether a directory below a host's, or that itself, may have files of a bundle: the data of pods

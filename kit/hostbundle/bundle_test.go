@@ -1,10 +1,7 @@
 package hostbundle
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
-	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -128,22 +125,15 @@ func packed(t *testing.T, name string) []byte {
 // bundleOf packs files, whatever they are.
 func bundleOf(t *testing.T, content map[string]string) []byte {
 	t.Helper()
-	var out bytes.Buffer
-	compressed := gzip.NewWriter(&out)
-	files := tar.NewWriter(compressed)
+	files := map[string][]byte{}
 	for name, text := range content {
-		err := files.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(text))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := files.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		files[name] = []byte(text)
 	}
-	if err := errors.Join(files.Close(), compressed.Close()); err != nil {
+	out, err := pack(files)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return out.Bytes()
+	return out
 }
 
 func TestOnlyAKeyOfARecipientOpens(t *testing.T) {

@@ -86,18 +86,14 @@ func Host(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (exitCode i
 // itself. One that is on trial is started again, and taken back to the previous executable, as any program.
 func launch(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slog.Logger) (exitCode int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s := process.NewSupervisor(c.Dir(launcherDir), log).WithoutCgroups() // of nothing: there is one launcher
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	select {
-	case <-s.Active():
-	case err := <-ended: // nil if ctx ended
+	release, err := holdLauncher(ctx, c, log)
+	if release == nil {
+		cancel()
 		return 0, err
 	}
 	defer func() {
 		cancel()
-		err = errors.Join(err, <-ended)
+		err = errors.Join(err, release())
 	}()
 	l := launcher{executables: newExecutables(c, own, log)}
 	for {
@@ -105,6 +101,25 @@ func launch(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *slo
 		if !again || err != nil {
 			return code, err
 		}
+	}
+}
+
+// holdLauncher makes this process the one launcher of a host until release is called. There is no release if ctx ended
+// before; the error is nil then.
+func holdLauncher(ctx context.Context, c *cluster.Cluster, log *slog.Logger) (release func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := process.NewSupervisor(c.Dir(launcherDir), log).WithoutCgroups() // of nothing: it has the lock
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	select {
+	case <-s.Active():
+		return func() error {
+			cancel()
+			return <-ended
+		}, nil
+	case err := <-ended:
+		cancel()
+		return nil, err
 	}
 }
 

@@ -198,25 +198,18 @@ func StopHeld(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report 
 	if err := StopSupervisor(ctx, c); err != nil {
 		return nil, err
 	}
-	holding, end := context.WithCancel(context.WithoutCancel(ctx))
-	s := process.NewSupervisor(c.Dir(launcherDir), log).WithoutCgroups() // of nothing, as launch
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(holding) }()
-	release = func() {
-		end()
-		<-ended
-	}
-	select {
-	case <-s.Active():
-	case err := <-ended:
-		end()
+	let, err := holdLauncher(context.WithoutCancel(ctx), c, log)
+	if err != nil {
 		return nil, fmt.Errorf("`windlass host run` starts again: %w", err)
 	}
-	if err := stopPrograms(ctx, c, log, report); err != nil {
-		release()
-		return nil, err
+	err = stopPrograms(ctx, c, log, report)
+	if err == nil {
+		err = endPods(ctx, c, log, report)
 	}
-	return release, endPods(ctx, c, log, report)
+	if err != nil {
+		return nil, errors.Join(err, let())
+	}
+	return func() { _ = let() }, nil
 }
 
 // stopPrograms ends the programs, the agents and the members of etcd, but no pods.
