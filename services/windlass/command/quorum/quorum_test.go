@@ -10,7 +10,10 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/snapshot"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
+	"github.com/windlass-dev/windlass/services/windlass/recovery"
 )
 
 func TestQuorumShowsMembersAndThenTheWhole(t *testing.T) {
@@ -55,5 +58,40 @@ Waits for: nothing
 	}
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestVotersElsewhereAreConfirmedByNameOrID(t *testing.T) {
+	host := &cluster.Cluster{Settings: cluster.Settings{Member: &cluster.Member{Name: "h3"}}}
+	members := []recovery.Member{
+		{ID: 0xa1, Name: "m1"},
+		{ID: 0xa2, Name: "m2"},
+		{ID: 0xa3, Name: "m3", Copy: &snapshot.Copy{}},
+		{ID: 0xa4, Name: "m4", Learner: true},
+		{ID: 0xa5, Name: "m5", Trouble: "torn"},
+	}
+	for _, c := range []struct {
+		without []string
+		listed  bool
+		force   bool
+		ok      bool
+	}{
+		{[]string{"m1", "m2"}, true, false, true},
+		{[]string{"m2", "a1"}, true, false, true}, // its name was not known when it was shown
+		{[]string{"m1"}, true, false, false},
+		{nil, true, false, false},
+		{[]string{"m1", "m2", "m3"}, true, false, false},
+		{[]string{"m1", "m2", "x"}, true, false, false},
+		{[]string{"m1", "m2"}, false, false, false},
+		{[]string{"m1", "m2"}, false, true, true},
+	} {
+		err := confirm(host, recovery.Survey{Members: members, Listed: c.listed},
+			recoverFlags{without: c.without, force: c.force})
+		if (err == nil) != c.ok {
+			t.Errorf("--without %q, listed %t, --force %t: %v", c.without, c.listed, c.force, err)
+		}
+	}
+	if err := confirm(&cluster.Cluster{}, recovery.Survey{}, recoverFlags{without: []string{"m1"}}); err == nil {
+		t.Error("--without is taken where all members are on one machine")
 	}
 }

@@ -200,20 +200,31 @@ func confirm(c *cluster.Cluster, s recovery.Survey, f recoverFlags) error {
 		return errors.New("it is not known which members there are on other hosts, since this host has no list of them: " +
 			"add --force if none of them runs any more")
 	}
-	var elsewhere []string
-	for _, m := range s.Members {
-		if !m.Learner && m.Copy == nil && m.Trouble == "" {
-			elsewhere = append(elsewhere, m.Name)
-		}
+	var elsewhere, unnamed []string
+	given := map[string]bool{}
+	for _, name := range f.without {
+		given[name] = false
 	}
-	named := slices.Sorted(slices.Values(f.without))
-	slices.Sort(elsewhere)
-	for _, name := range named {
-		if !slices.Contains(elsewhere, name) {
+	for _, m := range s.Members {
+		if m.Learner || m.Copy != nil || m.Trouble != "" {
+			continue
+		}
+		elsewhere = append(elsewhere, m.Name)
+		// Of a member whose name is only in the database the id was shown while that could not be read.
+		id := fmt.Sprintf("%x", m.ID)
+		_, byName := given[m.Name]
+		_, byID := given[id]
+		if !byName && !byID {
+			unnamed = append(unnamed, m.Name)
+		}
+		given[m.Name], given[id] = true, true
+	}
+	for _, name := range f.without {
+		if !given[name] {
 			return fmt.Errorf("--without: %q is no voter of which this host has no data", name)
 		}
 	}
-	if slices.Equal(slices.Compact(named), elsewhere) {
+	if len(unnamed) == 0 {
 		return nil
 	}
 	return fmt.Errorf(
