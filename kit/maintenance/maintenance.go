@@ -124,7 +124,7 @@ func At(w *Window, now time.Time) (Times, error) {
 type State struct {
 	Waits string    // why it does not begin, in one line; empty if it may
 	Opens time.Time // when it may, if Waits is set; zero if that is not known
-	Wake  time.Time // when the state is another one even if no window changes; zero means never
+	Wake  time.Time // before it the state is the same if no window changes, from it on ask again; zero means never
 }
 
 // Closed reports whether nothing may begin.
@@ -178,7 +178,7 @@ func state(windows []*Window, now time.Time, counts func(*Window) bool) State {
 	}
 	switch {
 	case len(closes) > 0:
-		return State{Wake: slices.MinFunc(closes, time.Time.Compare)}
+		return State{Wake: slices.MaxFunc(closes, time.Time.Compare)}
 	case len(next) > 0:
 		first := slices.MinFunc(next, func(a, b opening) int {
 			return cmp.Or(a.at.Compare(b.at), strings.Compare(a.window, b.window))
