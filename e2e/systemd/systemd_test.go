@@ -112,6 +112,7 @@ func TestAHostJoinsAndReboots(t *testing.T) {
 	h1, h2, h3 := hosts[0], hosts[1], hosts[2]
 	run(t, "hosts begin a cluster and join it", func(*testing.T) { begin(hosts) })
 	run(t, "a host reboots, and no call fails at another gateway", func(t *testing.T) { rebootsUnnoticed(t, h2, h1) })
+	run(t, "a configuration changes the hosts' own files", func(t *testing.T) { configures(t, hosts) })
 	run(t, "programs run on when the package is upgraded", func(*testing.T) {
 		h3.keepsPrograms(func() { h3.install(next) })
 	})

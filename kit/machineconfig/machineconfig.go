@@ -40,6 +40,8 @@ type Entry struct {
 	Mode    fs.FileMode // of files and directories, without the type
 	Content []byte      // of files
 	Target  string      // of links
+	// Overwrite says that it may replace what a host has there. Source: Ignition 3.5, "overwrite".
+	Overwrite bool
 }
 
 // Read returns what the configuration after wants of a machine that has the configuration before, which is nil for a

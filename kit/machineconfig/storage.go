@@ -39,7 +39,9 @@ func (r *reader) storage(c types.Config) {
 	directories := byKey(r.was.Storage.Directories, func(d types.Directory) string { return d.Path })
 	for i, d := range c.Storage.Directories {
 		p, bad := place(d.Node, fmt.Sprintf("spec.config.storage.directories[%d]", i))
-		r.entry(directories[d.Path], d, bad, Entry{Path: p, Kind: Directory, Mode: modeOf(d.Mode, defaultDirectoryMode)})
+		r.entry(directories[d.Path], d, bad, Entry{
+			Path: p, Kind: Directory, Mode: modeOf(d.Mode, defaultDirectoryMode), Overwrite: overwrites(d.Node),
+		})
 	}
 	left := maxContent
 	files := byKey(r.was.Storage.Files, func(f types.File) string { return f.Path })
@@ -54,7 +56,7 @@ func (r *reader) storage(c types.Config) {
 		content, more := contentOf(f.Contents, at+".contents", left)
 		left -= len(content)
 		r.entry(files[f.Path], f, append(bad, more...), Entry{
-			Path: p, Kind: File, Mode: modeOf(f.Mode, defaultFileMode), Content: content,
+			Path: p, Kind: File, Mode: modeOf(f.Mode, defaultFileMode), Content: content, Overwrite: overwrites(f.Node),
 		})
 	}
 	links := byKey(r.was.Storage.Links, func(l types.Link) string { return l.Path })
@@ -68,9 +70,11 @@ func (r *reader) storage(c types.Config) {
 		if target == "" || l.Hard != nil && *l.Hard {
 			bad = append(bad, object.Fault{Path: at, Description: "only symbolic links with a target can be made"})
 		}
-		r.entry(links[l.Path], l, bad, Entry{Path: p, Kind: Link, Target: target})
+		r.entry(links[l.Path], l, bad, Entry{Path: p, Kind: Link, Target: target, Overwrite: overwrites(l.Node)})
 	}
 }
+
+func overwrites(n types.Node) bool { return n.Overwrite != nil && *n.Overwrite }
 
 // entry adds what an item of storage wants. An item with a fault wants nothing, also if it does not change.
 func (r *reader) entry(was, is any, bad []object.Fault, e Entry) {

@@ -26,6 +26,15 @@ const (
 	ConfigStaged = "windlass.dev/config-staged"
 )
 
+// FilesLabel is the label of a node by which its agent reports which files configurations change: those of the host
+// itself (HostFiles), or none, since the host is only observed (ObservedFiles). Without it the machine has a directory
+// for its files alone.
+const (
+	FilesLabel    = "windlass.dev/files"
+	HostFiles     = "host"
+	ObservedFiles = "observed"
+)
+
 // RolePrefix begins the labels by which nodes have roles.
 const RolePrefix = "node-role.kubernetes.io/"
 

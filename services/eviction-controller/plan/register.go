@@ -19,7 +19,9 @@ const MachineOf = "machine.openshift.io/machine"
 // agentLabels are the labels that an agent may set on its node. Roles, zones and other labels are set by users and
 // services.
 func agentLabels() []string {
-	return []string{"kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os", placement.PodAddressLabel}
+	return []string{
+		"kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os", nodeid.FilesLabel, placement.PodAddressLabel,
+	}
 }
 
 // ForeignLabels returns the labels of a registration that an agent may not set, in order.
@@ -78,7 +80,9 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 		setAnnotation(node, nodeid.MachineRole, role, true)
 		setAnnotation(node, MachineOf, m.GetMetadata().GetNamespace()+"/"+m.GetMetadata().GetName(), true)
 	}
-	delete(node.GetMetadata().GetLabels(), placement.PodAddressLabel) // as in this registration, or not at all
+	for _, k := range []string{nodeid.FilesLabel, placement.PodAddressLabel} { // as in this registration, or not at all
+		delete(node.GetMetadata().GetLabels(), k)
+	}
 	for _, k := range agentLabels() {
 		if v, ok := r.GetLabels()[k]; ok {
 			if node.Metadata.Labels == nil {

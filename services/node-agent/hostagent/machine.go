@@ -17,8 +17,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/hostagent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/hostconfig"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
 )
 
@@ -41,6 +43,9 @@ type Config struct {
 	Access        Access         // keeps the policy and the tokens; nil on a host that has none
 	Gateway       string         // of this host, which is preferred; empty if it has none
 	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
+	Root          string         // of the files that configurations change: /, or empty for a directory of the machine
+	AllowedPaths  []string       // what of the host they may change, too
+	Observe       bool           // nothing of the host is changed
 	Log           *slog.Logger
 }
 
@@ -172,6 +177,15 @@ func (m *hostMachine) spec() process.Spec {
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())
 	}
+	if m.cfg.Root != "" {
+		args = append(args, "--root", m.cfg.Root)
+		for _, p := range m.cfg.AllowedPaths {
+			args = append(args, "--allow-path", p)
+		}
+		if m.cfg.Observe {
+			args = append(args, "--observe")
+		}
+	}
 	return process.Spec{
 		Name: ProcessName, Path: m.cfg.Executable, Args: args, Dir: m.path(),
 		LogFile: filepath.Join(m.cfg.Dir, "logs", ProcessName+".log"),
@@ -200,10 +214,26 @@ func (m *hostMachine) erase(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := m.restore(ctx); err != nil {
+		return fmt.Errorf("%w: the files of the host are not restored: %w", errStopped, err)
+	}
 	if err := m.remove(); err != nil {
 		return fmt.Errorf("%w: %w", errStopped, err)
 	}
 	return nil
+}
+
+// restore puts back the files of the host that configurations changed, and ends their units.
+func (m *hostMachine) restore(ctx context.Context) error {
+	if m.cfg.Root == "" {
+		return nil
+	}
+	if _, err := os.Stat(m.path()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return hostconfig.Restore(ctx, hostconfig.Config{
+		Dir: m.path(), Root: m.cfg.Root, Files: &machineconfig.Files{}, Systemd: true, Log: m.cfg.Log,
+	})
 }
 
 // kill ends everything of the machine. It may run again afterwards.

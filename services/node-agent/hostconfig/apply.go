@@ -2,12 +2,12 @@ package hostconfig
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -15,7 +15,6 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes
@@ -25,13 +24,22 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	if err != nil {
 		return st, wanted{}, err
 	}
-	is, err := read(before, o.config)
+	from := before
+	if o.back { // it had that one, so it can have it
+		from = o.config
+	}
+	is := wanted{}
+	if o.config != nil {
+		if is, err = read(from, o.config); err == nil && !o.back {
+			err = h.refused(st, is)
+		}
+	}
 	if err != nil {
 		return st, wanted{}, err
 	}
 	o.deployment = st.Deployment
 	// it is staged, so it costs nothing
-	if s := machineconfig.SystemOf(o.config); !s.Equal(machineconfig.SystemOf(before)) {
+	if s := machineconfig.SystemOf(o.config); h.cfg.System != nil && !s.Equal(machineconfig.SystemOf(before)) {
 		if o.deployment, err = h.cfg.System.Stage(ctx, s); err != nil {
 			return st, wanted{}, fmt.Errorf("%w: %w", errSystem, err)
 		}
@@ -98,12 +106,12 @@ type op struct {
 
 // prepare says what has to be done, and how it is taken back.
 func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, error) {
-	raw, err := protojson.Marshal(o.config)
+	raw, err := marshal(o.config)
 	if err != nil {
 		return st, journal{}, nil, err
 	}
 	next := state{
-		Name: o.name(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
+		Name: o.name(), Config: raw, Previous: st.Name, Change: uuid.NewString(),
 		Systems: st.Systems || o.switches, Deployment: o.deployment,
 		Failed:   st.Failed, // those that start with this one are taken off later
 		Oneshots: h.cfg.BootID,
@@ -111,6 +119,10 @@ func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, erro
 	if o.reboot {
 		next.EndingBoot = h.cfg.BootID
 	}
+	if h.cfg.Patience > 0 && !o.back {
+		next.Trial = &trial{Before: st.Name, Config: st.Config, Reboot: o.reboot}
+	}
+	next.Rejected = o.rejects
 	ops, err := h.removals(st, is)
 	if err != nil {
 		return st, journal{}, nil, err
@@ -166,6 +178,9 @@ func (h *Host) removals(st state, is wanted) ([]op, error) {
 		if err != nil {
 			return nil, err
 		}
+		if reflect.DeepEqual(have, original) {
+			continue
+		}
 		if err := h.tree.preserve(have); err != nil {
 			return nil, err
 		}
@@ -182,7 +197,7 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, 
 	if o.reboot {
 		services = nil // everything is started again
 	}
-	if err := h.incur(services, false); err != nil {
+	if err := errors.Join(h.incur(ctx, services, false), h.units.expect(is)); err != nil {
 		return false, err
 	}
 	for _, op := range ops {
@@ -196,7 +211,7 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, 
 	if err := h.tree.sync(changed(ops)); err != nil {
 		return false, err
 	}
-	if err := h.incur(rerun(was, is), true); err != nil {
+	if err := h.incur(ctx, rerun(was, is), true); err != nil {
 		return false, err
 	}
 	if !o.switches { // else their programs may be in the system that runs after the restart
@@ -204,7 +219,7 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, o order, 
 			return true, err
 		}
 	}
-	if err := h.incur(services, true); err != nil {
+	if err := h.incur(ctx, services, true); err != nil {
 		return true, err
 	}
 	if services, err = h.due(services); err != nil {
@@ -242,7 +257,7 @@ func (h *Host) takeBack(ctx context.Context, st state, j journal, is, was []unit
 
 // taken ends a take-back to a state. It says once more what the machine has: that may have been replaced already.
 func (h *Host) taken(st state) error {
-	if st.Name == "" {
+	if st.Name == "" && st.Change == "" {
 		return errors.Join(remove(h.cfg.Dir, currentFile), remove(h.cfg.Dir, journalFile))
 	}
 	if err := save(h.cfg.Dir, currentFile, st); err != nil {
@@ -285,7 +300,7 @@ func remove(dir, name string) error {
 func (h *Host) recall() (state, error) {
 	var st state
 	found, err := load(h.cfg.Dir, currentFile, &st)
-	if err == nil && found && st.Name == "" {
+	if err == nil && found && st.Name == "" && (st.Change == "" || len(st.Config) > 0) {
 		err = fmt.Errorf("%s: it names no configuration", currentFile)
 	}
 	if err != nil {
@@ -341,7 +356,7 @@ func (h *Host) heal(ctx context.Context, st state) (*configv1.MachineConfig, wan
 	if err := h.undo(*j); err != nil {
 		return nil, is, err
 	}
-	if _, err := h.units.resume(ctx, is.units, h.root(), false); err != nil {
+	if _, err := h.units.resumeAll(ctx, is.units, h.root(), false); err != nil {
 		return nil, is, err
 	}
 	return cfg, is, h.taken(st)

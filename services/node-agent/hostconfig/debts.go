@@ -59,7 +59,7 @@ func (h *Host) recount() error {
 }
 
 // incur adds debts for services that are about to see other files. An older debt of a service stays as it is.
-func (h *Host) incur(services []*configv1.ServiceAction, seen bool) error {
+func (h *Host) incur(ctx context.Context, services []*configv1.ServiceAction, seen bool) error {
 	if len(services) == 0 {
 		return nil
 	}
@@ -70,10 +70,10 @@ func (h *Host) incur(services []*configv1.ServiceAction, seen bool) error {
 	for _, s := range services {
 		i := slices.IndexFunc(list, func(d debt) bool { return d.Name == s.GetName() })
 		if i < 0 {
-			running, _ := h.units.supervisor.Lookup(processName(s.GetName()))
+			is, _ := h.units.look(ctx, unit{name: s.GetName()})
 			i, list = len(list), append(list, debt{
-				Name: s.GetName(), Reload: true, PID: running.PID,
-				Seen: !running.Running && !running.Final, // it may start, and end for good, before it is checked again
+				Name: s.GetName(), Reload: true, PID: is.pid,
+				Seen: !is.running && !is.final, // it may start, and end for good, before it is checked again
 			})
 		}
 		list[i].Seen = list[i].Seen || seen
@@ -120,7 +120,7 @@ func (h *Host) pay(ctx context.Context, units []unit) error {
 			return errors.Join(append(broken, err)...)
 		}
 		i := slices.IndexFunc(units, func(u unit) bool { return u.name == d.Name })
-		if i >= 0 && h.touched(d, units[i]) {
+		if i >= 0 && h.touched(ctx, d, units[i]) {
 			err := h.units.renewAndWatch(ctx, units[i], d.Reload, h.root())
 			if err != nil && d.Reload && ctx.Err() == nil { // a restart reads everything
 				err = h.units.renewAndWatch(ctx, units[i], false, h.root())
@@ -138,10 +138,10 @@ func (h *Host) pay(ctx context.Context, units []unit) error {
 }
 
 // touched reports whether a service may have read other files than there are.
-func (h *Host) touched(d debt, u unit) bool {
+func (h *Host) touched(ctx context.Context, d debt, u unit) bool {
 	if d.Seen || !u.long() {
 		return d.Seen
 	}
-	s, known := h.units.supervisor.Lookup(processName(u.name))
-	return !known || s.PID != d.PID || !s.Running && !s.Final
+	s, known := h.units.look(ctx, u)
+	return !known || s.pid != d.PID || !s.running && !s.final
 }

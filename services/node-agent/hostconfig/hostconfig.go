@@ -46,9 +46,20 @@ const (
 
 // Config is what the configuration of a machine needs.
 type Config struct {
-	Dir    string // the machine's directory: its files are in root/ there
-	Node   string
-	BootID string
+	Dir string // the machine's directory: its files are in root/ there, unless Root says where
+	// Root is the directory with the machine's files. That of a host is /, and then Files must be set.
+	Root string
+	// Files says what of a host's own files may be changed; nil: the machine has a directory for its files alone.
+	Files *machineconfig.Files
+	// Systemd has the systemd of the host run the units, instead of Supervisor.
+	Systemd bool
+	// Observe has the machine compared with its configuration, and nothing changed.
+	Observe bool
+	// Patience is how long a new configuration may keep the machine from the cluster before it is taken back; zero means
+	// for ever.
+	Patience time.Duration
+	Node     string
+	BootID   string
 	// Conn is the connection to the cluster.
 	Conn grpc.ClientConnInterface
 	// Supervisor runs the units; the caller runs it.
@@ -77,6 +88,9 @@ type order struct {
 
 	deployment string // the operating system that belongs to it, once that is staged
 	switches   bool   // it has another one than the present configuration
+
+	back    bool      // to what the machine had; no configuration means that it had none
+	rejects *rejected // the configuration that is taken back for it
 }
 
 func (o order) name() string { return o.config.GetMetadata().GetName() }
@@ -99,7 +113,7 @@ type Host struct {
 	unsaved    bool                 // st is not stored
 	late       late                 // what does not run yet
 	order      *order               // the last one
-	staged     string               // the configuration whose operating system is ready to boot
+	staged     string               // the configuration whose operating system is ready to boot, or that the host admits
 	failed     string               // the configuration that could not be taken up
 	retry      *backoff.Backoff     // the pauses before it is tried again
 	again      <-chan time.Time     // when to try it again; nil if it need not wait
@@ -109,6 +123,8 @@ type Host struct {
 	correctAt  <-chan time.Time     // when to; nil if it need not wait
 	pacing     *backoff.Backoff     // the pauses between repairs
 	resting    time.Time            // no repair before
+	heard      <-chan struct{}      // closed once the cluster has received what was said last
+	expires    <-chan time.Time     // when the configuration is taken back; nil unless it is on trial
 }
 
 // attempt is a configuration that is being taken up, or the rest of a failed one that is taken back.
@@ -133,13 +149,18 @@ func New(cfg Config) *Host {
 		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order),
 		retry: backoff.New(firstRetry, longRetry), correcting: backoff.New(firstRetry, longRetry),
 		pacing: backoff.New(cfg.Drift, longRetry),
-		units: &runner{
-			supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir), system: cfg.systemRoot(),
-			failed: map[string]string{},
-		},
+		units:  &runner{manager: cfg.manager(), failed: map[string]string{}},
 		seen:   map[string]stamp{},
 		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
 	}
+}
+
+// manager returns what runs the units.
+func (c Config) manager() manager {
+	if c.Systemd {
+		return &systemd{dir: c.Dir}
+	}
+	return &processes{supervisor: c.Supervisor, dir: filepath.Join(c.Dir, unitLogDir), system: c.systemRoot()}
 }
 
 func (h *Host) root() *os.Root { return h.tree.root }
@@ -196,7 +217,8 @@ func (h *Host) ready(ctx context.Context) bool {
 func (h *Host) open() error {
 	var err error
 	if h.tree == nil {
-		if h.tree, err = openTree(filepath.Join(h.cfg.Dir, rootDir), filepath.Join(h.cfg.Dir, keptDir)); err != nil {
+		dir := cmp.Or(h.cfg.Root, filepath.Join(h.cfg.Dir, rootDir))
+		if h.tree, err = openTree(dir, filepath.Join(h.cfg.Dir, keptDir), h.cfg.Root == ""); err != nil {
 			return err
 		}
 	}
@@ -226,6 +248,12 @@ func (h *Host) know(is wanted) {
 
 // resume ends a boot that has to end, or has everything run that belongs to the present configuration.
 func (h *Host) resume(ctx context.Context) error {
+	if h.cfg.Observe {
+		h.check(ctx)
+		return nil
+	}
+	h.onTrial()
+	h.remind()
 	if h.st.EndingBoot == h.cfg.BootID && h.st.EndingBoot != "" {
 		return h.reboot(ctx)
 	}
@@ -243,7 +271,7 @@ func (h *Host) resume(ctx context.Context) error {
 	if !once {
 		maps.Copy(h.units.failed, h.st.Failed)
 	}
-	l, err := h.units.resume(ctx, h.wanted.units, h.root(), once)
+	l, err := h.units.resumeAll(ctx, h.wanted.units, h.root(), once)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -328,6 +356,10 @@ func (h *Host) work(ctx context.Context) error {
 			h.look(ctx)
 		case <-drift.C:
 			h.look(ctx)
+		case <-h.heardOnTrial():
+			h.confirm()
+		case <-h.expires:
+			h.expire(ctx)
 		}
 	}
 }
@@ -383,10 +415,25 @@ func (h *Host) next(ctx context.Context) {
 		return
 	}
 	before, err := h.st.config()
+	is := wanted{}
 	if err == nil {
-		_, err = read(before, o.config)
+		is, err = read(before, o.config)
+	}
+	if err == nil && h.cfg.Observe {
+		h.observe(ctx, o, is)
+		return
+	}
+	if err == nil {
+		err = h.refused(h.st, is)
+	}
+	if h.cfg.Files != nil {
+		if h.staged = ""; err == nil {
+			h.staged = o.name() // the host is emptied for it only then
+		}
 	}
 	switch {
+	case err == nil && h.st.Rejected != nil && h.st.Rejected.Name == o.name():
+		h.say(degraded, o.name(), h.st.Rejected.String())
 	case err != nil:
 		h.fail(ctx, o, err)
 	case o.from != nil && *o.from != h.st.Name:
@@ -429,6 +476,9 @@ func (h *Host) check(ctx context.Context) {
 func (h *Host) correct(ctx context.Context) bool {
 	if h.busy != nil {
 		return false
+	}
+	if h.cfg.Observe {
+		return true
 	}
 	j, err := h.pending(h.st)
 	services, unread := h.owed()
@@ -503,6 +553,9 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		if errors.Is(a.err, errSystem) {
 			h.staged = ""
 		}
+		if a.order.back {
+			h.onTrial() // it is taken back later
+		}
 		if !a.abandoned {
 			h.fail(ctx, a.order, a.err)
 		}
@@ -519,6 +572,8 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		return !slices.ContainsFunc(a.is.units, func(u unit) bool { return u.name == name })
 	})
 	h.know(a.is)
+	h.onTrial()
+	h.remind()
 	h.cfg.Log.InfoContext(ctx, "configuration is on disk", "config", h.st.Name)
 	return h.st.EndingBoot != ""
 }
@@ -553,10 +608,10 @@ func (h *Host) compare(ctx context.Context) {
 	if h.remember(); h.unsaved {
 		why = cmp.Or(why, "the state of the machine cannot be stored")
 	}
-	if h.units.steady(h.late.units) {
+	if h.units.steady(ctx, h.late.units) {
 		h.late = late{}
 	}
-	why = cmp.Or(why, h.systemTrouble(), h.trouble, h.units.trouble(), h.late.why)
+	why = cmp.Or(why, h.systemTrouble(), h.trouble, h.units.trouble(), h.late.why, h.units.idle(ctx, h.wanted.units))
 	if why != "" {
 		h.say(degraded, h.st.Name, why)
 		return
@@ -569,9 +624,11 @@ func (h *Host) say(state, desired, reason string) <-chan struct{} {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
-	return h.report.set(&configv1.ReportConfigRequest{
+	heard := h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state, Reason: reason, StagedConfig: h.staged,
 	})
+	h.heard = heard
+	return heard
 }
 
 // report is the latest report; its delivery may be behind.

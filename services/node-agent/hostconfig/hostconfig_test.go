@@ -40,8 +40,9 @@ type cluster struct {
 	order   *configv1.FollowConfigResponse
 	changed chan struct{}
 	reports []*configv1.ReportConfigRequest
-	unknown int // how often it is still to be said that the boot is not known
-	asked   int // how often that was said
+	unknown int  // how often it is still to be said that the boot is not known
+	asked   int  // how often that was said
+	deaf    bool // no report is received
 }
 
 // registered returns whether the agent's boot is known.
@@ -81,6 +82,9 @@ func (c *cluster) ReportConfig(_ context.Context, r *configv1.ReportConfigReques
 ) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.deaf {
+		return nil, status.Error(codes.Unavailable, "away")
+	}
 	c.reports = append(c.reports, r)
 	return &configv1.ReportConfigResponse{}, nil
 }
@@ -112,6 +116,7 @@ type machine struct {
 	stop    func() error
 	ended   chan error
 	system  func(boot string) hostos.Driver // nil: the machine keeps its operating system
+	adjust  func(*Config)                   // of the agent's settings; may be nil
 }
 
 func newMachine(t *testing.T) *machine {
@@ -151,6 +156,9 @@ func (m *machine) boot(id string) {
 	}
 	if m.system != nil {
 		cfg.System = m.system(id)
+	}
+	if m.adjust != nil {
+		m.adjust(&cfg)
 	}
 	m.host = New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -418,7 +426,7 @@ func TestARecordThatIsNoneIsSaid(t *testing.T) {
 }
 
 func TestAnOriginalThatWasDamagedDoesNotComeBack(t *testing.T) {
-	tr, err := openTree(filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "kept"))
+	tr, err := openTree(filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "kept"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -809,7 +817,7 @@ func TestVariablesInArgumentsAreReplacedOnce(t *testing.T) {
 		start: []command{{args: []string{"/bin/echo", "${A}", "${C}"}}},
 	}
 	for range 20 { // else it hangs on the order in which variables are taken, and another order is another process
-		if got := fmt.Sprint((&runner{}).args(u, u.start[0], u.env)); got != "[${B}${A} ${C}]" {
+		if got := fmt.Sprint((&processes{}).args(u, u.start[0], u.env)); got != "[${B}${A} ${C}]" {
 			t.Fatalf("arguments %s", got)
 		}
 	}

@@ -20,7 +20,7 @@ type repairs struct {
 // wants another configuration, nor below a directory that is not put back.
 func (h *Host) repairsOf(list []drifted) repairs {
 	r := repairs{by: map[string][]*configv1.ServiceAction{}}
-	if len(list) == 0 || h.order == nil || h.order.name() != h.st.Name {
+	if len(list) == 0 || h.cfg.Observe || h.order == nil || h.order.name() != h.st.Name {
 		return r
 	}
 	var stays []string
@@ -57,7 +57,7 @@ func (h *Host) repair(ctx context.Context, r repairs) {
 		}
 		older, err := h.owed()
 		if err == nil {
-			err = h.incur(r.services(), true) // they may have read what others wrote
+			err = h.incur(ctx, r.services(), true) // they may have read what others wrote
 		}
 		if err != nil {
 			return st, wanted{}, err

@@ -29,7 +29,7 @@ func (m *machine) awaitSeen(want string) {
 }
 
 func (m *machine) pid() int {
-	s, _ := m.host.units.supervisor.Lookup(processName("reader.service"))
+	s, _ := m.host.units.manager.(*processes).supervisor.Lookup(processName("reader.service"))
 	return s.PID
 }
 

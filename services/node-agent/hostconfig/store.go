@@ -24,7 +24,8 @@ const (
 	unitLogDir  = "log/units"
 )
 
-// state is what is known of the machine's configuration: enough to go on without the cluster.
+// state is what is known of the machine's configuration: enough to go on without the cluster. One without a name is of
+// a machine that has none: never had, or had the first one taken back.
 type state struct {
 	// Name and Config are the machine's configuration; empty for one that was never configured.
 	Name   string          `json:"name"`
@@ -46,6 +47,12 @@ type state struct {
 	Originals []saved `json:"originals,omitempty"`
 	// Made are the directories that were made for files, the outermost first.
 	Made []string `json:"made,omitempty"`
+	// Observed means that the machine had what the configuration says without any change.
+	Observed bool `json:"observed,omitempty"`
+	// Trial is set until the cluster has received what the machine has; Rejected is the configuration that it had to take
+	// back last.
+	Trial    *trial    `json:"trial,omitempty"`
+	Rejected *rejected `json:"rejected,omitempty"`
 	// Failed are the units that could not be started in this boot, and why.
 	Failed map[string]string `json:"failed,omitempty"`
 }
@@ -85,6 +92,14 @@ type journal struct {
 	Config string   `json:"config"`
 	Undo   []saved  `json:"undo"` // former entry of each path, in the order of the changes
 	Made   []string `json:"made"` // directories that were not there
+}
+
+// marshal returns a configuration as it is stored; nil for none.
+func marshal(cfg *configv1.MachineConfig) (json.RawMessage, error) {
+	if cfg == nil {
+		return nil, nil
+	}
+	return protojson.Marshal(cfg)
 }
 
 // load reads a file; it leaves out as it is if there is none.

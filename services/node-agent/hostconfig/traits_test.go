@@ -15,7 +15,7 @@ import (
 // What a configuration replaced or removed comes back with its owner, its mode and its attributes.
 func TestOwnersAndAttributesComeBack(t *testing.T) {
 	dir := t.TempDir()
-	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"))
+	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestOwnersAndAttributesComeBack(t *testing.T) {
 // An attribute that a directory hands down does not stay with what comes back without it.
 func TestNoAttributeIsAddedToWhatComesBack(t *testing.T) {
 	dir := t.TempDir()
-	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"))
+	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestNoAttributeIsAddedToWhatComesBack(t *testing.T) {
 // Records of earlier versions know no owner: what comes back has that of node-agent, as before.
 func TestARecordWithoutTraitsComesBack(t *testing.T) {
 	dir := t.TempDir()
-	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"))
+	tr, err := openTree(filepath.Join(dir, "root"), filepath.Join(dir, "kept"), true)
 	if err != nil {
 		t.Fatal(err)
 	}

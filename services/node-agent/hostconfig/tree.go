@@ -26,9 +26,12 @@ type tree struct {
 	step func(what string) error
 }
 
-func openTree(dir, kept string) (*tree, error) {
-	if err := durable.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+// openTree opens the file system of a machine; dir is made if makes is set.
+func openTree(dir, kept string, makes bool) (*tree, error) {
+	if makes {
+		if err := durable.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
 	}
 	if err := durable.MkdirAll(kept, 0o700); err != nil {
 		return nil, err

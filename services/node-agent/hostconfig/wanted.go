@@ -36,6 +36,7 @@ const defaultDirectoryMode = 0o755
 
 const (
 	typeOneshot      = machineconfig.TypeOneshot
+	restartAlways    = machineconfig.RestartAlways
 	restartOnFailure = machineconfig.RestartOnFailure
 	restartNo        = machineconfig.RestartNo
 )
@@ -48,7 +49,9 @@ type entry struct {
 	content []byte      // of files; dropped once it is on disk
 	sum     string      // of the content
 	target  string      // of links
-	traits  traits      // of what comes back; what a configuration wants has none of its own
+	// overwrite says that it may replace what the host has there
+	overwrite bool
+	traits    traits // of what comes back; what a configuration wants has none of its own
 }
 
 // command is one line that a unit runs.
@@ -90,7 +93,7 @@ func read(before, cfg *configv1.MachineConfig) (wanted, error) {
 	}
 	var w wanted
 	for _, e := range is.Entries {
-		out := entry{path: e.Path, kind: e.Kind, mode: e.Mode, content: e.Content, target: e.Target}
+		out := entry{path: e.Path, kind: e.Kind, mode: e.Mode, content: e.Content, target: e.Target, overwrite: e.Overwrite}
 		if e.Kind == file {
 			out.sum = sumOf(e.Content)
 		}

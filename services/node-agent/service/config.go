@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/windlass-dev/windlass/kit/loopback"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/shim"
 )
@@ -34,6 +35,9 @@ type config struct {
 	runtime       string // endpoint of a container runtime; empty: containers are processes
 	hostDir       string
 	gatewaysFile  string             // kept by another process; empty: there is none
+	root          string             // of the machine's files; empty: a directory in dir
+	allowed       []string           // paths below it that configurations may change, too
+	observe       bool               // nothing below it is changed
 	addresses     loopback.Addresses // of pods; the zero value: they have the machine's
 	clusterDNS    string
 	dns           netip.Addr // the server of the names of services; the zero value: there is none
@@ -81,6 +85,11 @@ func parse(args []string, out io.Writer) (config, error) {
 		"loopback address at which the agents of this host answer the names of services; requires --host-dir (default: pods resolve names as the host does)")
 	fs.StringVar(&c.gatewaysFile, "gateways-file", "",
 		"file with the endpoints of all gateways, one per line, that another process on this host keeps current (default: those that the cluster named when it made the certificates)")
+	fs.StringVar(&c.root, "root", "",
+		"/: configurations change the files of the host, systemd runs their units, and a restart is one of the host (default: a directory in --dir, and units are processes of this program)")
+	fs.StringArrayVar(&c.allowed, "allow-path", nil,
+		"absolute path of a file or directory that configurations may change too, with --root / (beside /etc, /opt and /usr/local without what decides about access to the host); may be repeated")
+	fs.BoolVar(&c.observe, "observe", false, "report what configurations would change, with --root /, and change nothing")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err
@@ -96,6 +105,15 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, err
 	case c.dir == "":
 		return c, errors.New("--dir is required")
+	case c.root != "" && c.root != "/":
+		return c, fmt.Errorf("--root %q: must be /, or not be given", c.root)
+	case c.root == "" && (c.observe || len(c.allowed) > 0):
+		return c, errors.New("--observe and --allow-path require --root /")
+	}
+	for _, p := range c.allowed {
+		if err := machineconfig.CheckAllowed(p); err != nil {
+			return c, fmt.Errorf("--allow-path %w", err)
+		}
 	}
 	if c.runtime == processRuntime {
 		c.runtime = ""

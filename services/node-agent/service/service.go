@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"golang.org/x/sync/errgroup"
@@ -42,6 +44,8 @@ const (
 	haltPatience = 30 * time.Second
 	// podPatience is how long pods get to end then.
 	podPatience = 10 * time.Second
+	// configPatience is how long a new configuration may keep a host from the cluster.
+	configPatience = 10 * time.Minute
 )
 
 // Run speaks for the machine until ctx ends, or until the cluster wants a reboot: then everything on the machine is
@@ -135,6 +139,9 @@ func (i *instance) run(ctx context.Context) error {
 		i.resume(running, m)
 		err := i.speak(running, m)
 		if errors.Is(err, agent.ErrReboot) {
+			if i.cfg.root != "" {
+				return i.restartHost(running)
+			}
 			if err := i.halt(running); err != nil { // the boot is the same then, and its end is asked for again
 				i.log.WarnContext(ctx, "machine does not restart", "error", err)
 			}
@@ -209,7 +216,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		NotReady: i.pods.NotReady, Log: i.log,
 		Registration: &nodev1.RegisterNodeRequest{
 			Name: node.Name, ProviderId: node.ProviderID, Machine: agent.MachineRef(node.MachineNamespace, node.MachineName),
-			Labels: machine.Labels(node.Name, !i.cfg.addresses.Range.IsValid()), Status: status,
+			Labels: i.labels(node.Name), Status: status,
 		},
 	}
 	if m != nil {
@@ -232,7 +239,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 }
 
 func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.Agent) *hostconfig.Host {
-	return hostconfig.New(hostconfig.Config{
+	cfg := hostconfig.Config{
 		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot,
 		System: i.system,
 		Log:    i.log,
@@ -240,7 +247,24 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 			_, err := a.Node(ctx, false)
 			return err
 		},
-	})
+	}
+	if i.cfg.root != "" { // no driver installs another operating system on a host
+		cfg.Root, cfg.Files, cfg.Systemd = i.cfg.root, &machineconfig.Files{Allowed: i.cfg.allowed}, true
+		cfg.Observe, cfg.Patience, cfg.System = i.cfg.observe, configPatience, nil
+	}
+	return hostconfig.New(cfg)
+}
+
+// labels returns what the agent says of its node.
+func (i *instance) labels(node string) map[string]string {
+	out := machine.Labels(node, !i.cfg.addresses.Range.IsValid())
+	switch {
+	case i.cfg.observe:
+		out[nodeid.FilesLabel] = nodeid.ObservedFiles
+	case i.cfg.root != "":
+		out[nodeid.FilesLabel] = nodeid.HostFiles
+	}
+	return out
 }
 
 // systemFiles returns the directory of the operating system that the machine runs; empty if it is the host's.

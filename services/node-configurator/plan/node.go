@@ -175,17 +175,23 @@ func unreachable(v NodeView) string {
 	return mark(v.Node, DesiredConfig) + " cannot be put in force: " + bad[0].String()
 }
 
-// unstaged says that a node has the operating system of its target not yet ready to boot; empty if it has, or needs no
-// other one. A node is drained only for what it can boot.
+// unstaged says that the agent of a node is not ready for its target: it has the operating system of that not yet ready
+// to boot, or has not compared it with the files of its host, which may not admit it. Empty if it is ready, or need not
+// be: a node is drained only for what it can have.
 func unstaged(v NodeView) string {
 	target := mark(v.Node, DesiredConfig)
-	s := machineconfig.SystemOf(v.Desired)
-	if v.Desired == nil || v.Current == nil && mark(v.Node, CurrentConfig) != "" ||
-		s.Equal(machineconfig.SystemOf(v.Current)) ||
-		mark(v.Node, StagedConfig) == target {
+	if v.Desired == nil || mark(v.Node, StagedConfig) == target {
 		return ""
 	}
-	text := fmt.Sprintf("its agent to have %s of %s ready to boot", s, target)
+	text := ""
+	switch s := machineconfig.SystemOf(v.Desired); {
+	case v.Node.GetMetadata().GetLabels()[nodeid.FilesLabel] != "" && mark(v.Node, CurrentConfig) != target:
+		text = fmt.Sprintf("its agent to compare %s with the files of its host", target)
+	case v.Current == nil && mark(v.Node, CurrentConfig) != "" || s.Equal(machineconfig.SystemOf(v.Current)):
+		return ""
+	default:
+		text = fmt.Sprintf("its agent to have %s of %s ready to boot", s, target)
+	}
 	if reason := mark(v.Node, Reason); failed(v.Node) && reason != "" {
 		text += ", which says: " + reason
 	}

@@ -63,6 +63,8 @@ type Settings struct {
 	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do
 	// not.
 	PodsDir string `json:"podsDirectory,omitempty"`
+	// AllowedPaths are absolute paths of this host that configurations may change, beside what every host allows.
+	AllowedPaths []string `json:"allowedPaths,omitempty"`
 	// Member is this host, where the control plane is on several; nil where it is on one machine.
 	Member *Member `json:"host,omitempty"`
 }

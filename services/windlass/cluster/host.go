@@ -41,6 +41,10 @@ type Member struct {
 	Begun bool `json:"begun"`
 	// Registered means that the inventory has this host, or had it: one that was removed is not registered again.
 	Registered bool `json:"registered"`
+	// Files says what configurations change: FilesOfHost, or empty for a directory of the machine.
+	Files string `json:"files,omitempty"`
+	// Observe means that they change nothing, and are compared with what there is.
+	Observe bool `json:"observe,omitempty"`
 	// Recovered is when etcd was last recovered or restored, as far as this host knows; zero if it never was. A host that
 	// knows an earlier time than another one has the data of the cluster before.
 	Recovered time.Time `json:"recovered,omitzero"`
@@ -66,6 +70,20 @@ func NewMember(name, address, zone string) (Member, error) {
 		return Member{}, fmt.Errorf("address %s: must not be link-local: others do not reach it", a)
 	}
 	return Member{Name: name, Address: a.Unmap().String(), Zone: zone}, nil
+}
+
+// FilesOfHost means that configurations change the files of the host itself, and systemd runs their units.
+const FilesOfHost = "host"
+
+// CheckFiles returns an error unless configurations can change the files of this host.
+func CheckFiles() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root changes the files of the host")
+	}
+	if info, err := os.Lstat("/run/systemd/system"); err != nil || !info.IsDir() { // source: sd_booted(3)
+		return errors.New("systemd does not run this host")
+	}
+	return nil
 }
 
 // CheckLocal returns an error unless address is one of this host.
@@ -172,13 +190,15 @@ func (c *Cluster) HostFiles() identity.Files {
 	return identity.Files{Cert: c.Dir("host", "tls.crt"), Key: c.Dir("host", "tls.key"), CA: c.Dir("host", "ca.crt")}
 }
 
+// DefaultHostDir is the directory of this host's part of a cluster on hosts, unless the environment names another one.
+const DefaultHostDir = "/var/lib/windlass"
+
 const (
-	defaultHostDir = "/var/lib/windlass"
-	envHostDir     = "WINDLASS_HOST_DIR" // names another one
+	envHostDir = "WINDLASS_HOST_DIR" // names another one
 )
 
 // HostDir returns the directory of this host's part of a cluster whose control plane is on hosts.
-func HostDir() string { return cmp.Or(os.Getenv(envHostDir), defaultHostDir) }
+func HostDir() string { return cmp.Or(os.Getenv(envHostDir), DefaultHostDir) }
 
 // Gateways returns the endpoints of the cluster's gateways as this host knows them, its own first.
 func (c *Cluster) Gateways() []string {

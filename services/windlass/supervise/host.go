@@ -14,9 +14,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/process"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/access"
@@ -57,6 +60,9 @@ func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 	cfg := nodeagent.HostConfig{
 		Name: c.Member.Name, Address: c.Host(), Dir: c.Dir(), Executable: executable, Link: link(c), PodsDir: c.PodsDir,
 		PodUsers: c.PodUsers(), Supervisor: s, Files: c.HostFiles(), Renews: true, GatewaysFile: c.GatewaysFile(), Log: log,
+	}
+	if c.Member.Files == cluster.FilesOfHost {
+		cfg.Root, cfg.Observe, cfg.AllowedPaths = "/", c.Member.Observe, c.AllowedPaths
 	}
 	if !c.Member.Worker {
 		follower, err := rotation.NewFollower(c, log)
@@ -138,7 +144,7 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 }
 
 // registerOnce does the next steps of register, of which each is done once: registration, the certificate of this
-// host's agent, and a set that puts a member of etcd on each of three control-plane hosts.
+// host's agent, and a set that puts a member of etcd on each of three control-plane hosts, with the pools of nodes.
 func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	files := c.AdminFiles()
 	if _, err := os.Stat(c.HostFiles().Cert); err == nil && c.Member.Registered {
@@ -166,7 +172,7 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	if err := c.EnsureHostCertificate(host.GetMetadata().GetUid()); err != nil || c.Member.Registered {
 		return err
 	}
-	if err := createControlPlane(ctx, conn); err != nil {
+	if err := errors.Join(createControlPlane(ctx, conn), createPools(ctx, conn)); err != nil {
 		return err
 	}
 	_, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) { s.Member.Registered = true })
@@ -213,4 +219,27 @@ func createControlPlane(ctx context.Context, conn grpc.ClientConnInterface) erro
 		return nil // an earlier attempt was cut off
 	}
 	return err
+}
+
+// createPools makes the two pools that a cluster begins with: of nodes of the control plane, and of all others. Without
+// them a machine configuration would be accepted and change nothing. Source: OpenShift.
+func createPools(ctx context.Context, conn grpc.ClientConnInterface) error {
+	pools := configv1.NewMachineConfigPoolServiceClient(conn)
+	for _, role := range []string{"master", "worker"} {
+		_, err := pools.CreateMachineConfigPool(ctx, &configv1.CreateMachineConfigPoolRequest{
+			MachineConfigPool: &configv1.MachineConfigPool{
+				Metadata: &metav1.ObjectMeta{Name: role},
+				Spec: &configv1.MachineConfigPoolSpec{
+					MachineConfigSelector: &metav1.LabelSelector{
+						MatchLabels: map[string]string{"machineconfiguration.openshift.io/role": role},
+					},
+					NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{nodeid.RolePrefix + role: ""}},
+				},
+			},
+		})
+		if err != nil && status.Code(err) != codes.AlreadyExists {
+			return err
+		}
+	}
+	return nil
 }

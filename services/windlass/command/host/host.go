@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -81,7 +79,7 @@ func initialize(e *session.Env, f initFlags) error {
 	if err := cluster.CheckSettings(f.settings, nil); err != nil {
 		return fmt.Errorf("--set: %w", err)
 	}
-	m, err := member(e, f.hostname, f.address, f.zone)
+	m, err := f.member(e)
 	if err != nil {
 		return err
 	}
@@ -101,26 +99,6 @@ func initialize(e *session.Env, f initFlags) error {
 	fmt.Fprintf(e.Out, "cluster %q begins on host %s: run `windlass host run%s`\n", c.Name, c.Member.Name,
 		dirOption(f.dir))
 	return nil
-}
-
-// member returns the settings of this host; an empty name means its own.
-func member(e *session.Env, name, address, zone string) (cluster.Member, error) {
-	if address == "" {
-		return cluster.Member{}, errAddress
-	}
-	if name == "" {
-		own, err := os.Hostname()
-		if err != nil {
-			return cluster.Member{}, fmt.Errorf("--hostname: %w", err)
-		}
-		name, _, _ = strings.Cut(strings.ToLower(own), ".")
-	}
-	m, err := cluster.NewMember(name, address, zone)
-	if ip := net.ParseIP(m.Address); err == nil && ip.IsLoopback() {
-		fmt.Fprintf(e.Err, "Warning: %s is a loopback address: only hosts that are processes of this one reach it\n",
-			m.Address)
-	}
-	return m, err
 }
 
 // prepare makes what is missing of the files of a host. It can be repeated after it was cut off.

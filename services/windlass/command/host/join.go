@@ -30,7 +30,10 @@ import (
 )
 
 // joinFlags are the flags of commands that make the files of a host.
-type joinFlags struct{ dir, address, hostname, zone string }
+type joinFlags struct {
+	dir, address, hostname, zone, files string
+	observe                             bool
+}
 
 func newJoin(e *session.Env) *cobra.Command {
 	var f joinFlags
@@ -58,6 +61,56 @@ func (f *joinFlags) add(cmd *cobra.Command) {
 		"IP address of this host at which all other hosts reach it (required)")
 	cmd.Flags().StringVar(&f.hostname, "hostname", "", "name of this host in the cluster (default: the host's own)")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "failure domain of this host, such as its rack")
+	cmd.Flags().StringVar(&f.files, "files", "",
+		"what machine configurations change: host (its own files, with units of its systemd), or machine, which is a "+
+			"directory in --dir (default: host if systemd runs this host, this is root, and --dir is "+cluster.DefaultHostDir+
+			")")
+	cmd.Flags().BoolVar(&f.observe, "observe", false,
+		"compare this host with its machine configuration, and change nothing")
+}
+
+// member returns the settings of this host.
+func (f *joinFlags) member(e *session.Env) (cluster.Member, error) {
+	if f.address == "" {
+		return cluster.Member{}, errAddress
+	}
+	name := f.hostname
+	if name == "" {
+		own, err := os.Hostname()
+		if err != nil {
+			return cluster.Member{}, fmt.Errorf("--hostname: %w", err)
+		}
+		name, _, _ = strings.Cut(strings.ToLower(own), ".")
+	}
+	m, err := cluster.NewMember(name, f.address, f.zone)
+	if err != nil {
+		return m, err
+	}
+	if net.ParseIP(m.Address).IsLoopback() {
+		fmt.Fprintf(e.Err, "Warning: %s is a loopback address: only hosts that are processes of this one reach it\n",
+			m.Address)
+	}
+	able := cluster.CheckFiles()
+	switch f.files {
+	case "":
+		if dir, err := filepath.Abs(f.dir); err != nil {
+			return m, err
+		} else if able == nil && dir == cluster.DefaultHostDir {
+			m.Files = cluster.FilesOfHost
+		}
+	case cluster.FilesOfHost:
+		if able != nil {
+			return m, fmt.Errorf("--files %s: %w", f.files, able)
+		}
+		m.Files = cluster.FilesOfHost
+	case "machine":
+	default:
+		return m, fmt.Errorf("--files %q: must be host or machine", f.files)
+	}
+	if m.Observe = f.observe; m.Observe && m.Files != cluster.FilesOfHost {
+		return m, errors.New("--observe: only the files of a host are observed: see --files")
+	}
+	return m, nil
 }
 
 func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
@@ -72,7 +125,7 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	if err != nil {
 		return err
 	}
-	m, err := member(e, f.hostname, f.address, f.zone)
+	m, err := f.member(e)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ data of etcd aside and joins.`,
 }
 
 func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) error {
-	m, err := member(e, f.hostname, f.address, f.zone)
+	m, err := f.member(e)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
@@ -20,20 +21,37 @@ import (
 func newSet(e *session.Env) *cobra.Command {
 	var dir, gateway string
 	var unset []string
+	var files filesFlags
 	cmd := &cobra.Command{
-		Use:   "set [PROGRAM.FLAG=VALUE...] [--unset PROGRAM.FLAG...] [--gateway HOST:PORT]",
-		Short: "Change flags of the programs of this host",
+		Use: "set [PROGRAM.FLAG=VALUE...] [--unset PROGRAM.FLAG...] [--gateway HOST:PORT] [--observe=BOOL] " +
+			"[--allow-path PATH...]",
+		Short: "Change flags of the programs of this host, or what configurations may change on it",
 		Long: `Change flags of the programs of this control-plane host, or show them. They are in force once ` + "`windlass host run`" + `
 has been started again, which restarts the programs whose flags change. Use the command on each control-plane host; one
 that joins has the flags of the host that made its token.
+
+--observe has this host compared with its machine configuration and changes nothing of it; --observe=false ends that.
+--allow-path lets configurations change a file or directory, and what is below it, that they may not change on
+every host; --forbid-path ends that. Both are in force once ` + "`windlass host run`" + ` has been started again, and need
+a host whose own files are changed (` + "`windlass host join --files host`" + `).
 
 --gateway makes another gateway of its cluster known to this host, also to a worker. Hosts learn of gateways by
 themselves, but not while none that they know runs: as of one that ` + "`windlass host restore`" + ` made at a new address.`,
 		Example: `  windlass host set etcd-guardian.s3-endpoint=https://s3.example.com etcd-guardian.s3-bucket=backups
   systemctl restart windlass
 
-  windlass host set --gateway 192.0.2.9:6443`,
+  windlass host set --gateway 192.0.2.9:6443
+  windlass host set --observe=false --allow-path /srv/app`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("observe") {
+				files.changes = true
+			}
+			if files.changes || len(files.allow)+len(files.forbid) > 0 {
+				if gateway != "" || len(args)+len(unset) > 0 {
+					return errors.New("--observe, --allow-path and --forbid-path cannot be combined with other changes")
+				}
+				return setFiles(e, dir, files)
+			}
 			if gateway != "" {
 				if len(args)+len(unset) > 0 {
 					return errors.New("--gateway: cannot be combined with other changes")
@@ -45,6 +63,11 @@ themselves, but not while none that they know runs: as of one that ` + "`windlas
 	}
 	dirFlag(cmd, &dir)
 	cmd.Flags().StringVar(&gateway, "gateway", "", "host and port of another gateway of the cluster")
+	cmd.Flags().BoolVar(&files.observe, "observe", false,
+		"compare this host with its machine configuration, and change nothing")
+	cmd.Flags().StringArrayVar(&files.allow, "allow-path", nil,
+		"absolute path of a file or directory that configurations may change; may be repeated")
+	cmd.Flags().StringArrayVar(&files.forbid, "forbid-path", nil, "a path that was allowed; may be repeated")
 	cmd.Flags().StringArrayVar(&unset, "unset", nil, "a flag that is to have its default again; may be repeated")
 	return cmd
 }
@@ -80,6 +103,57 @@ func set(e *session.Env, dir string, given, unset []string) error {
 	}
 	_,
 		err = fmt.Fprintf(e.Out,
+		"host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
+		c.Member.Name, dirOption(dir))
+	return err
+}
+
+// filesFlags are the flags about the files of a host.
+type filesFlags struct {
+	observe, changes bool // what is observed, and whether that was given
+	allow, forbid    []string
+}
+
+// setFiles changes what configurations may change of this host.
+func setFiles(e *session.Env, dir string, f filesFlags) error {
+	c, err := cluster.OpenHost(dir)
+	if err != nil {
+		return err
+	}
+	if c.Member.Files != cluster.FilesOfHost {
+		return errors.New("machine configurations do not change the files of this host: it joined without --files host")
+	}
+	for _, p := range f.allow {
+		if err := machineconfig.CheckAllowed(p); err != nil {
+			return fmt.Errorf("--allow-path %w", err)
+		}
+	}
+	for _, p := range f.forbid {
+		if !slices.Contains(c.AllowedPaths, p) {
+			return fmt.Errorf("--forbid-path %q: was not allowed; allowed are %q", p, c.AllowedPaths)
+		}
+	}
+	var before cluster.Settings
+	now, err := cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) {
+		before = *s
+		m := *s.Member
+		if f.changes {
+			m.Observe = f.observe
+		}
+		s.Member = &m
+		s.AllowedPaths = slices.DeleteFunc(append(slices.Clone(s.AllowedPaths), f.allow...),
+			func(p string) bool { return slices.Contains(f.forbid, p) })
+		slices.Sort(s.AllowedPaths)
+		s.AllowedPaths = slices.Compact(s.AllowedPaths)
+	})
+	if err != nil {
+		return err
+	}
+	if *before.Member == *now.Member && slices.Equal(before.AllowedPaths, now.AllowedPaths) {
+		_, err := fmt.Fprintln(e.Out, "unchanged")
+		return err
+	}
+	_, err = fmt.Fprintf(e.Out,
 		"host %s: changed; in force once `windlass host run%s` is started again: systemctl restart windlass\n",
 		c.Member.Name, dirOption(dir))
 	return err

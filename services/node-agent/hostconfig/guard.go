@@ -1,0 +1,158 @@
+package hostconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/windlass-dev/windlass/kit/machineconfig"
+	"github.com/windlass-dev/windlass/kit/object"
+)
+
+// vendorUnits are where the units of packages are, which those of administrators hide. Source: systemd.unit(5).
+var vendorUnits = []string{"usr/lib/systemd/system", "lib/systemd/system"}
+
+// refused returns an unreconcilableError if the files of a host, as they are, do not admit what a configuration wants
+// there: only what is Windlass' own is replaced, unless the configuration says that it overwrites.
+func (h *Host) refused(st state, is wanted) error {
+	if h.cfg.Files == nil {
+		return nil
+	}
+	var bad []object.Fault
+	for _, e := range is.entries {
+		at, err := h.tree.resolve(e.path)
+		if err != nil {
+			return err
+		}
+		faults := h.cfg.Files.Faults(machineconfig.Entry{Path: e.path, Kind: e.kind}, at)
+		if len(faults) == 0 {
+			if faults, err = h.foreign(st, e); err != nil {
+				return err
+			}
+		}
+		bad = append(bad, faults...)
+	}
+	if len(bad) > 0 {
+		return &unreconcilableError{bad}
+	}
+	return nil
+}
+
+// foreign returns a fault if the host has something at the path of an entry that no configuration put there.
+func (h *Host) foreign(st state, e entry) ([]object.Fault, error) {
+	if _, ours := st.original(e.path); ours {
+		return nil, nil
+	}
+	have, err := h.tree.look(e.path)
+	if err != nil {
+		return nil, err
+	}
+	if have.Kind != absent && !have.holds(e) && !e.overwrite {
+		return []object.Fault{object.Faultf("spec.config", "the host has another %s at %q, which is not Windlass': "+
+			"overwrite: true replaces it, until the host leaves", have.Kind, "/"+e.path)}, nil
+	}
+	if path.Dir(e.path) != strings.TrimPrefix(unitFiles, "/") || e.overwrite {
+		return nil, nil
+	}
+	for _, dir := range vendorUnits {
+		p := path.Join(dir, path.Base(e.path))
+		if _, err := h.tree.root.Lstat(p); err == nil {
+			return []object.Fault{object.Faultf("spec.config", "%q would hide the unit of the host, %q: use another name",
+				"/"+e.path, "/"+p)}, nil
+		}
+	}
+	return nil, nil
+}
+
+// resolve returns where an entry comes to be: links in the directories above it are followed.
+func (t *tree) resolve(p string) (string, error) {
+	top, err := filepath.EvalSymlinks(t.root.Name())
+	if err != nil {
+		return "", err
+	}
+	dir, rest := path.Dir(p), path.Base(p)
+	for {
+		real, err := filepath.EvalSymlinks(filepath.Join(top, dir))
+		switch {
+		case err == nil:
+			at, err := filepath.Rel(top, filepath.Join(real, rest))
+			if err != nil || !fs.ValidPath(at) {
+				return "", fmt.Errorf("%q is outside of the machine", "/"+p)
+			}
+			return at, nil
+		case dir == ".", !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
+			return "", err
+		}
+		dir, rest = path.Dir(dir), path.Join(path.Base(dir), rest)
+	}
+}
+
+// observe compares the machine with a configuration and changes nothing. It takes it up if there is no difference, so
+// that what is said of the machine is so.
+func (h *Host) observe(ctx context.Context, o order, is wanted) {
+	var differ []string
+	next := state{
+		Name: o.name(), Previous: h.st.Name, Change: h.st.Change, Oneshots: h.cfg.BootID,
+		Observed: true,
+	}
+	var err error
+	if next.Config, err = marshal(o.config); err != nil {
+		h.fail(ctx, o, err)
+		return
+	}
+	for _, e := range is.entries {
+		have, err := h.tree.look(e.path)
+		if err == nil && have.holds(e) {
+			err = h.tree.preserve(have)
+		}
+		switch original, ours := h.st.original(e.path); {
+		case err != nil:
+			differ = append(differ, fmt.Sprintf("%q: %v", "/"+e.path, reasonOf(err)))
+		case !have.holds(e):
+			differ = append(differ, h.tree.driftOf(e, map[string]stamp{}))
+		case ours:
+			next.Originals = append(next.Originals, original)
+		default:
+			next.Originals = append(next.Originals, have)
+		}
+	}
+	if why := h.units.idle(ctx, is.units); why != "" {
+		differ = append(differ, why)
+	}
+	if len(differ) > 0 {
+		const most = 5
+		text := strings.Join(differ[:min(len(differ), most)], "; ")
+		if len(differ) > most {
+			text += fmt.Sprintf("; and %d more", len(differ)-most)
+		}
+		h.fail(ctx, o, &unreconcilableError{[]object.Fault{{Path: "spec", Description: "this host only observes: " + text}}})
+		return
+	}
+	if err := save(h.cfg.Dir, currentFile, next); err != nil {
+		h.fail(ctx, o, err)
+		return
+	}
+	h.st, h.failed = next, ""
+	h.know(is)
+	h.check(ctx)
+}
+
+// Restore ends what configurations have put on a machine: its units are ended, and its files are as they were before
+// the first configuration. It may be repeated.
+func Restore(ctx context.Context, cfg Config) error {
+	h := New(cfg)
+	if err := h.open(); err != nil {
+		return err
+	}
+	defer h.tree.root.Close()
+	if h.st.Observed || h.st.Name == "" {
+		return nil
+	}
+	_, _, err := h.apply(ctx, h.st, order{back: true})
+	return err
+}

@@ -1,0 +1,89 @@
+package hostconfig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// trial is a configuration that the cluster has not heard of yet from the machine that has it. It may be what keeps the
+// machine from the cluster, and is taken back unless a report arrives in time.
+type trial struct {
+	// Before is what the machine had; empty if it had no configuration.
+	Before string          `json:"before,omitempty"`
+	Config json.RawMessage `json:"config,omitempty"`
+	Reboot bool            `json:"reboot,omitempty"` // the machine is restarted with it
+}
+
+// rejected is a configuration that was taken back.
+type rejected struct {
+	Name string    `json:"name"`
+	At   time.Time `json:"at"`
+	Why  string    `json:"why"`
+	// Boot is the one in which it stays rejected; empty until the machine has been restarted for it.
+	Boot string `json:"boot,omitempty"`
+}
+
+func (r rejected) String() string {
+	return fmt.Sprintf(
+		"%s was taken back at %s: %s; another configuration, or windlass adm reboot, lets it be tried again",
+		r.Name, r.At.Format(time.RFC3339), r.Why)
+}
+
+// remind has a configuration stay rejected until the boot ends that follows its end.
+func (h *Host) remind() {
+	switch r := h.st.Rejected; {
+	case r == nil || r.Boot == h.cfg.BootID || h.st.EndingBoot == h.cfg.BootID:
+	case r.Boot == "":
+		next := *r
+		next.Boot = h.cfg.BootID
+		h.st.Rejected, h.unsaved = &next, true
+	default:
+		h.st.Rejected, h.unsaved = nil, true
+	}
+}
+
+// onTrial begins the time of a configuration that is on trial, in the boot in which it is in force.
+func (h *Host) onTrial() {
+	h.expires = nil
+	if h.st.Trial != nil && h.st.EndingBoot != h.cfg.BootID && h.cfg.Patience > 0 {
+		h.expires = time.After(h.cfg.Patience)
+	}
+}
+
+// heardOnTrial returns a channel that is closed when the cluster has received what the machine has; nil unless that is
+// on trial.
+func (h *Host) heardOnTrial() <-chan struct{} {
+	if h.expires == nil {
+		return nil
+	}
+	return h.heard
+}
+
+// confirm ends a trial: the cluster has received what the machine has.
+func (h *Host) confirm() {
+	h.expires, h.heard = nil, nil
+	h.st.Trial, h.unsaved = nil, true
+	h.remember()
+}
+
+// expire takes a configuration back with which the machine did not reach the cluster.
+func (h *Host) expire(ctx context.Context) {
+	h.expires = nil
+	if h.st.Trial == nil || h.busy != nil {
+		return
+	}
+	was := *h.st.Trial
+	o := order{reboot: was.Reboot, back: true}
+	before, err := state{Name: was.Before, Config: was.Config}.config()
+	if err != nil {
+		h.cfg.Log.ErrorContext(ctx, "configuration cannot be taken back", "config", h.st.Name, "error", err)
+		return
+	}
+	o.config = before
+	why := fmt.Sprintf("the cluster received no report within %v", h.cfg.Patience)
+	h.cfg.Log.ErrorContext(ctx, "configuration is taken back", "config", h.st.Name, "before", was.Before, "reason", why)
+	o.rejects = &rejected{Name: h.st.Name, At: time.Now().UTC().Truncate(time.Second), Why: why}
+	h.begin(ctx, o, func(ctx context.Context, st state) (state, wanted, error) { return h.apply(ctx, st, o) })
+}
