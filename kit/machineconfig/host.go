@@ -9,8 +9,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// OwnUnit is the unit of Windlass itself on a host.
-const OwnUnit = "windlass.service"
+// ownUnit is the unit of Windlass itself on a host.
+const ownUnit = "windlass.service"
 
 // Files are the paths of a host that configurations may change when the host's own files are the machine's.
 type Files struct {
@@ -27,7 +27,7 @@ var (
 		"etc/pam.d", "etc/pam.conf", "etc/security", "etc/ld.so.preload", "etc/fstab", "etc/crypttab", "etc/machine-id",
 		"etc/network", "etc/netplan", "etc/NetworkManager", "etc/systemd/network",
 	}
-	own = []string{"etc/windlass", "var/lib/windlass", path.Join(unitDir, OwnUnit), path.Join(unitDir, OwnUnit+".d")}
+	own = []string{"etc/windlass", "var/lib/windlass", path.Join(unitDir, ownUnit), path.Join(unitDir, ownUnit+".d")}
 )
 
 // CheckAllowed returns an error unless a path can be allowed to configurations.
@@ -57,7 +57,7 @@ func (f Files) Faults(e Entry, p string) []object.Fault {
 	}
 	const how = "allow it on the host with windlass host set --allow-path"
 	switch {
-	case path.Base(p) == OwnUnit && within(p, []string{unitDir}) != "":
+	case path.Base(p) == ownUnit && within(p, []string{unitDir}) != "":
 		return refuse("is of Windlass' own unit")
 	case within(p, own) != "" || e.Kind != Directory && holds(p, own):
 		return refuse("is Windlass' own")

@@ -416,6 +416,22 @@ func TestRegistrationNeedsAMachine(t *testing.T) {
 	}
 }
 
+func TestWhichFilesANodeHasIsThatOfTheLastRegistration(t *testing.T) {
+	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1"}}
+	of := &nodev1.RegisterNodeRequest{Name: "a", Labels: map[string]string{nodeid.FilesLabel: nodeid.ObservedFiles}}
+	if f := ForeignLabels(of); len(f) > 0 {
+		t.Errorf("labels %v are refused", f)
+	}
+	node := Registered(nil, of, m, now())
+	if got := node.GetMetadata().GetLabels()[nodeid.FilesLabel]; got != nodeid.ObservedFiles {
+		t.Errorf("the label is %q", got)
+	}
+	node = Registered(node, &nodev1.RegisterNodeRequest{Name: "a"}, m, now())
+	if got, ok := node.GetMetadata().GetLabels()[nodeid.FilesLabel]; ok {
+		t.Errorf("the label is kept: %q", got)
+	}
+}
+
 func TestTheAddressOfPodsIsThatOfTheLastRegistration(t *testing.T) {
 	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1"}}
 	shares := &nodev1.RegisterNodeRequest{

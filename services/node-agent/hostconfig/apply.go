@@ -31,7 +31,7 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	is := wanted{}
 	if o.config != nil {
 		if is, err = read(from, o.config); err == nil && !o.back {
-			err = h.refused(st, is)
+			err = h.refused(st, before, o.config, is)
 		}
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 	}
 	o.deployment = st.Deployment
 	// it is staged, so it costs nothing
-	if s := machineconfig.SystemOf(o.config); h.cfg.System != nil && !s.Equal(machineconfig.SystemOf(before)) {
+	if s := machineconfig.SystemOf(o.config); !s.Equal(machineconfig.SystemOf(before)) {
 		if o.deployment, err = h.cfg.System.Stage(ctx, s); err != nil {
 			return st, wanted{}, fmt.Errorf("%w: %w", errSystem, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/object"
 )
@@ -17,13 +18,18 @@ import (
 // vendorUnits are where the units of packages are, which those of administrators hide. Source: systemd.unit(5).
 var vendorUnits = []string{"usr/lib/systemd/system", "lib/systemd/system"}
 
-// refused returns an unreconcilableError if the files of a host, as they are, do not admit what a configuration wants
-// there: only what is Windlass' own is replaced, unless the configuration says that it overwrites.
-func (h *Host) refused(st state, is wanted) error {
+// refused returns an unreconcilableError if a host, as it is, does not admit a configuration after the present one:
+// only what is Windlass' own of its files is replaced, unless the configuration says that it overwrites, and no driver
+// changes its operating system.
+func (h *Host) refused(st state, before, after *configv1.MachineConfig, is wanted) error {
 	if h.cfg.Files == nil {
 		return nil
 	}
 	var bad []object.Fault
+	if s := machineconfig.SystemOf(after); !s.Equal(machineconfig.SystemOf(before)) {
+		bad = append(bad, object.Fault{Path: "spec", Description: "the operating system of a host is not changed: " +
+			"osImageURL, extensions and kernelArguments are for machines that have a directory for their files alone"})
+	}
 	for _, e := range is.entries {
 		at, err := h.tree.resolve(e.path)
 		if err != nil {

@@ -74,6 +74,13 @@ func TestAHostKeepsItsFiles(t *testing.T) {
 			t.Errorf("%s: another file of it is there: %q", tc.name, got)
 		}
 	}
+	other := config(t, "system", nil, nil)
+	other.Spec.KernelArguments = []string{"quiet"}
+	m.cluster.send(other, true, false)
+	m.await("another operating system", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == unreconcilable &&
+			strings.Contains(r.GetReason(), "the operating system of a host is not changed")
+	})
 	m.cluster.send(config(t, "hides", nil, []any{service("ssh.service", "[Service]\nExecStart=/bin/sleep 1031\n")}), true,
 		false)
 	m.await("a unit that hides one of the host", func(r *configv1.ReportConfigRequest) bool {

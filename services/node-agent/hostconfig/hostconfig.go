@@ -56,7 +56,7 @@ type Config struct {
 	// Observe has the machine compared with its configuration, and nothing changed.
 	Observe bool
 	// Patience is how long a new configuration may keep the machine from the cluster before it is taken back; zero means
-	// for ever.
+	// that it never is.
 	Patience time.Duration
 	Node     string
 	BootID   string
@@ -419,12 +419,12 @@ func (h *Host) next(ctx context.Context) {
 	if err == nil {
 		is, err = read(before, o.config)
 	}
+	if err == nil {
+		err = h.refused(h.st, before, o.config, is)
+	}
 	if err == nil && h.cfg.Observe {
 		h.observe(ctx, o, is)
 		return
-	}
-	if err == nil {
-		err = h.refused(h.st, is)
 	}
 	if h.cfg.Files != nil {
 		if h.staged = ""; err == nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// trial is a configuration that the cluster has not heard of yet from the machine that has it. It may be what keeps the
-// machine from the cluster, and is taken back unless a report arrives in time.
+// trial is a configuration of which the cluster has received no report yet from the machine that has it. It may be what
+// keeps the machine from the cluster, and is taken back unless a report arrives in time.
 type trial struct {
 	// Before is what the machine had; empty if it had no configuration.
 	Before string          `json:"before,omitempty"`
@@ -46,7 +46,7 @@ func (h *Host) remind() {
 
 // onTrial begins the time of a configuration that is on trial, in the boot in which it is in force.
 func (h *Host) onTrial() {
-	h.expires = nil
+	h.expires, h.heard = nil, nil // what was said before is no proof
 	if h.st.Trial != nil && h.st.EndingBoot != h.cfg.BootID && h.cfg.Patience > 0 {
 		h.expires = time.After(h.cfg.Patience)
 	}

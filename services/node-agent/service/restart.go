@@ -37,7 +37,7 @@ func rebootByLogind(ctx context.Context) error {
 		return fmt.Errorf("system bus: %w", err)
 	}
 	defer conn.Close()
-	const asks = false // nobody is there to authenticate: this process is root
+	const asks = false // this process is root, and there is no user to authenticate
 	return conn.Object("org.freedesktop.login1", "/org/freedesktop/login1").CallWithContext(ctx,
 		"org.freedesktop.login1.Manager.Reboot", 0, asks).Err
 }

@@ -13,6 +13,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -704,6 +705,31 @@ func TestANodeSaysThatItsOperatingSystemIsNotThereYet(t *testing.T) {
 	want := "its agent to have " + osImage + " of b ready to boot, which says: no registry has it"
 	if p.WaitsFor != want || len(p.Do) > 0 {
 		t.Errorf("Node = %+v, want %q", p, want)
+	}
+}
+
+// A host is emptied only for what its files admit: its agent compares them first.
+func TestAHostIsNotEmptiedForWhatItsFilesDoNotAdmit(t *testing.T) {
+	n := node("n", "a", "b", unreconcilable)
+	n.Metadata.Labels = map[string]string{nodeid.FilesLabel: nodeid.HostFiles}
+	n.Metadata.Annotations[Reason] = "the host has another file"
+	v := NodeView{
+		Node: n, Current: mc("a", "", ign(fileDoc("/etc/x", "1"))), Desired: mc("b", "", ign(fileDoc("/etc/x", "2"))),
+		Policy: defaults(),
+	}
+	p := Node(v)
+	want := "its agent to compare b with the files of its host, which says: the host has another file"
+	if p.WaitsFor != want || len(p.Do) > 0 {
+		t.Errorf("Node = %+v, want %q", p, want)
+	}
+	n.Metadata.Annotations[State], n.Metadata.Annotations[StagedConfig] = working, "b"
+	if s := stepOf(v); s.CreateDrain == "" {
+		t.Errorf("once it is admitted: step %+v", s)
+	}
+	delete(n.Metadata.Labels, nodeid.FilesLabel)
+	n.Metadata.Annotations[StagedConfig] = ""
+	if s := stepOf(v); s.CreateDrain == "" {
+		t.Errorf("a machine with a directory of its own: step %+v", s)
 	}
 }
 
