@@ -43,6 +43,7 @@ type Config struct {
 	Access        Access         // keeps the policy and the tokens; nil on a host that has none
 	Gateway       string         // of this host, which is preferred; empty if it has none
 	GatewaysFile  string         // has the endpoints of all gateways, one per line, as they were known last
+	Runtime       string         // what runs containers, as --runtime of node-agent takes it; empty: processes
 	Root          string         // of the files that configurations change: /, or empty for a directory of the machine
 	AllowedPaths  []string       // what of the host they may change, too
 	Observe       bool           // nothing of the host is changed
@@ -176,6 +177,9 @@ func (m *hostMachine) spec() process.Spec {
 	}
 	if m.cfg.PodUsers.Count > 0 {
 		args = append(args, "--pods-dir", m.podsDir(), "--pod-users", m.cfg.PodUsers.String())
+	}
+	if m.cfg.Runtime != "" {
+		args = append(args, "--runtime", m.cfg.Runtime)
 	}
 	if m.cfg.Root != "" {
 		args = append(args, "--root", m.cfg.Root)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -115,16 +114,13 @@ func parse(args []string, out io.Writer) (config, error) {
 			return c, fmt.Errorf("--allow-path %w", err)
 		}
 	}
-	if c.runtime == processRuntime {
-		c.runtime = ""
-	} else if socket, ok := strings.CutPrefix(c.runtime, "cri=unix://"); !ok || !filepath.IsAbs(socket) {
-		return c, fmt.Errorf("--runtime %q: must be process, or cri=unix:///PATH", c.runtime)
-	} else if c.podUsers.Count == 0 {
-		return c, errors.New("--runtime cri requires --pod-users")
-	} else {
-		c.runtime = "unix://" + socket
-	}
 	var err error
+	if c.runtime, err = runtimeEndpoint(c.runtime); err != nil {
+		return c, fmt.Errorf("--runtime %w", err)
+	}
+	if c.runtime != "" && c.podUsers.Count == 0 {
+		return c, errors.New("--runtime cri requires --pod-users")
+	}
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return c, err
 	}

@@ -12,6 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/services/node-agent/cri"
 	"github.com/windlass-dev/windlass/services/node-agent/pods"
@@ -23,10 +28,50 @@ const runtimeFile = "runtime"
 const (
 	// runtimePatience is how long the registration of a node waits for the version of its container runtime.
 	runtimePatience = 5 * time.Second
+	// checkPatience is how long a container runtime has to answer before a host joins.
+	checkPatience = 10 * time.Second
 	// endPatience bounds each of three waits when all containers of a machine are to end: for the first answer of the
 	// container runtime, for the grace periods, and for the rest to be killed and removed.
 	endPatience = 30 * time.Second
 )
+
+// runtimeEndpoint returns the endpoint of a container runtime as a flag names it; empty if containers are processes.
+func runtimeEndpoint(flag string) (string, error) {
+	if flag == processRuntime {
+		return "", nil
+	}
+	socket, ok := strings.CutPrefix(flag, "cri=unix://")
+	if !ok || !filepath.IsAbs(socket) {
+		return "", fmt.Errorf("%q: must be process, or cri=unix:///PATH", flag)
+	}
+	return "unix://" + socket, nil
+}
+
+// CheckRuntime returns an error unless flag names what can run the containers of this host: process, or
+// cri=unix:///PATH, the socket of a container runtime that answers and is ready.
+func CheckRuntime(ctx context.Context, flag string) error {
+	endpoint, err := runtimeEndpoint(flag)
+	if err != nil || endpoint == "" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	r, err := runtimeapi.NewRuntimeServiceClient(conn).Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("%q: %s", flag, status.Convert(err).Message())
+	}
+	for _, c := range r.GetStatus().GetConditions() {
+		if c.GetType() == runtimeapi.RuntimeReady && !c.GetStatus() {
+			return fmt.Errorf("%q: the runtime is not ready: %s %s", flag, c.GetReason(), c.GetMessage())
+		}
+	}
+	return nil
+}
 
 // noteRuntime writes down which container runtime is about to have containers, for what ends the machine; an empty
 // endpoint is none. It is an error if another one may have containers: they would run beside those that take their

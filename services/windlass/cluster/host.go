@@ -45,6 +45,8 @@ type Member struct {
 	Files string `json:"files,omitempty"`
 	// Observe means that they change nothing, and are compared with what there is.
 	Observe bool `json:"observe,omitempty"`
+	// Runtime is what runs the containers of pods, as node-agent takes it; empty: the agent itself, as processes.
+	Runtime string `json:"runtime,omitempty"`
 	// Recovered is when etcd was last recovered or restored, as far as this host knows; zero if it never was. A host that
 	// knows an earlier time than another one has the data of the cluster before.
 	Recovered time.Time `json:"recovered,omitzero"`

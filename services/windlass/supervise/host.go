@@ -61,6 +61,7 @@ func runOnce(ctx context.Context, c *cluster.Cluster, own ownExecutable, log *sl
 		Name: c.Member.Name, Address: c.Host(), Dir: c.Dir(), Executable: executable, Link: link(c), PodsDir: c.PodsDir,
 		PodUsers: c.PodUsers(), Supervisor: s, Files: c.HostFiles(), Renews: true, GatewaysFile: c.GatewaysFile(), Log: log,
 	}
+	cfg.Runtime = c.Member.Runtime
 	if c.Member.Files == cluster.FilesOfHost {
 		cfg.Root, cfg.Observe, cfg.AllowedPaths = "/", c.Member.Observe, c.AllowedPaths
 	}

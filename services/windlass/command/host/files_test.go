@@ -17,20 +17,25 @@ func TestWhichFilesOfAHostConfigurationsChange(t *testing.T) {
 		flags      joinFlags
 		files, err string
 	}{
-		{joinFlags{files: "machine"}, "", ""},
-		{joinFlags{files: "all"}, "", `--files "all": must be host or machine`},
-		{joinFlags{}, "", ""}, // another directory than that of the package
-		{joinFlags{files: "machine", observe: true}, "", "--observe: only the files of a host are observed"},
+		{joinFlags{runtime: "process", files: "machine"}, "", ""},
+		{joinFlags{runtime: "process", files: "all"}, "", `--files "all": must be host or machine`},
+		{joinFlags{runtime: "process"}, "", ""}, // another directory than that of the package
+		{
+			joinFlags{runtime: "process", files: "machine", observe: true},
+			"",
+			"--observe: only the files of a host are observed",
+		},
 	} {
 		tc.flags.dir, tc.flags.address, tc.flags.hostname = t.TempDir(), "192.0.2.1", "h1"
-		m, err := tc.flags.member(&session.Env{Err: io.Discard})
+		m, err := tc.flags.member(t.Context(), &session.Env{Err: io.Discard})
 		if err != nil && (tc.err == "" || !strings.Contains(err.Error(), tc.err)) || err == nil &&
 			(tc.err != "" || m.Files != tc.files) {
 			t.Errorf("%+v: files %q, error %v", tc.flags, m.Files, err)
 		}
 	}
-	f := joinFlags{dir: cluster.DefaultHostDir, address: "192.0.2.1", hostname: "h1"}
-	if m, err := f.member(&session.Env{Err: io.Discard}); err != nil || (m.Files == cluster.FilesOfHost) != able {
+	f := joinFlags{runtime: "process", dir: cluster.DefaultHostDir, address: "192.0.2.1", hostname: "h1"}
+	if m, err := f.member(t.Context(), &session.Env{Err: io.Discard}); err != nil ||
+		(m.Files == cluster.FilesOfHost) != able {
 		t.Errorf("with the directory of the package: files %q, %v, and this host is able: %v", m.Files, err, able)
 	}
 }

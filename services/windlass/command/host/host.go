@@ -59,7 +59,7 @@ the cluster.`,
 		Example: `  windlass host init --address 192.0.2.1
   windlass host init --address 192.0.2.1 --hostname rack-1-a --zone rack-1`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return initialize(e, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return initialize(cmd.Context(), e, f) },
 	}
 	f.add(cmd)
 	cmd.Flags().StringArrayVar(&f.settings, "set", nil,
@@ -72,14 +72,14 @@ func dirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "dir", cluster.HostDir(), "directory of this host's part of the cluster")
 }
 
-func initialize(e *session.Env, f initFlags) error {
+func initialize(ctx context.Context, e *session.Env, f initFlags) error {
 	if f.lifetime < time.Minute {
 		return fmt.Errorf("--certificate-lifetime %s: must be a minute or more", f.lifetime)
 	}
 	if err := cluster.CheckSettings(f.settings, nil); err != nil {
 		return fmt.Errorf("--set: %w", err)
 	}
-	m, err := f.member(e)
+	m, err := f.member(ctx, e)
 	if err != nil {
 		return err
 	}

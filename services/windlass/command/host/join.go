@@ -23,6 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/topology"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 	"github.com/windlass-dev/windlass/services/windlass/hostcheck"
@@ -31,8 +32,8 @@ import (
 
 // joinFlags are the flags of commands that make the files of a host.
 type joinFlags struct {
-	dir, address, hostname, zone, files string
-	observe                             bool
+	dir, address, hostname, zone, files, runtime string
+	observe                                      bool
 }
 
 func newJoin(e *session.Env) *cobra.Command {
@@ -65,12 +66,14 @@ func (f *joinFlags) add(cmd *cobra.Command) {
 		"what machine configurations change: host (its own files, with units of its systemd), or machine, which is a "+
 			"directory in --dir (default: host if systemd runs this host, this is root, and --dir is "+cluster.DefaultHostDir+
 			")")
+	cmd.Flags().StringVar(&f.runtime, "runtime", "process",
+		"what runs the containers of pods: process, or cri=unix:///PATH, the socket of containerd or CRI-O; requires root")
 	cmd.Flags().BoolVar(&f.observe, "observe", false,
 		"compare this host with its machine configuration, and change nothing")
 }
 
 // member returns the settings of this host.
-func (f *joinFlags) member(e *session.Env) (cluster.Member, error) {
+func (f *joinFlags) member(ctx context.Context, e *session.Env) (cluster.Member, error) {
 	if f.address == "" {
 		return cluster.Member{}, errAddress
 	}
@@ -89,6 +92,15 @@ func (f *joinFlags) member(e *session.Env) (cluster.Member, error) {
 	if net.ParseIP(m.Address).IsLoopback() {
 		fmt.Fprintf(e.Err, "Warning: %s is a loopback address: only hosts that are processes of this one reach it\n",
 			m.Address)
+	}
+	if err := nodeagent.CheckRuntime(ctx, f.runtime); err != nil {
+		return m, fmt.Errorf("--runtime %w", err)
+	}
+	if f.runtime != "process" {
+		if err := cluster.CheckIsolation(); err != nil {
+			return m, fmt.Errorf("--runtime %s: pods must run under users of their own: %w", f.runtime, err)
+		}
+		m.Runtime = f.runtime
 	}
 	able := cluster.CheckFiles()
 	switch f.files {
@@ -125,7 +137,7 @@ func join(ctx context.Context, e *session.Env, text string, f joinFlags) error {
 	if err != nil {
 		return err
 	}
-	m, err := f.member(e)
+	m, err := f.member(ctx, e)
 	if err != nil {
 		return err
 	}

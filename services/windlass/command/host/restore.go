@@ -99,7 +99,7 @@ data of etcd aside and joins.`,
 }
 
 func restore(ctx context.Context, e *session.Env, from string, f restoreFlags) error {
-	m, err := f.member(e)
+	m, err := f.member(ctx, e)
 	if err != nil {
 		return err
 	}
