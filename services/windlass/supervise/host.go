@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -145,7 +146,8 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 }
 
 // registerOnce does the next steps of register, of which each is done once: registration, the certificate of this
-// host's agent, and a set that puts a member of etcd on each of three control-plane hosts, with the pools of nodes.
+// host's agent, and a set that puts a member of etcd on each of three control-plane hosts, with the pools of nodes and hourly
+// snapshots.
 func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	files := c.AdminFiles()
 	if _, err := os.Stat(c.HostFiles().Cert); err == nil && c.Member.Registered {
@@ -173,7 +175,7 @@ func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	if err := c.EnsureHostCertificate(host.GetMetadata().GetUid()); err != nil || c.Member.Registered {
 		return err
 	}
-	if err := errors.Join(createControlPlane(ctx, conn), createPools(ctx, conn)); err != nil {
+	if err := errors.Join(createControlPlane(ctx, conn), createPools(ctx, conn), createSchedule(ctx, conn)); err != nil {
 		return err
 	}
 	_, err = cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) { s.Member.Registered = true })
@@ -243,4 +245,18 @@ func createPools(ctx context.Context, conn grpc.ClientConnInterface) error {
 		}
 	}
 	return nil
+}
+
+// createSchedule has snapshots of etcd taken from the beginning, on the host of the guardian's leader: users who keep
+// them elsewhere change its storage.
+func createSchedule(ctx context.Context, conn grpc.ClientConnInterface) error {
+	_, err := etcdv1.NewSnapshotScheduleServiceClient(conn).CreateSnapshotSchedule(ctx,
+		&etcdv1.CreateSnapshotScheduleRequest{SnapshotSchedule: &etcdv1.SnapshotSchedule{
+			Metadata: &metav1.ObjectMeta{Name: "hourly"},
+			Spec:     &etcdv1.SnapshotScheduleSpec{Schedule: "@hourly", Retention: &etcdv1.SnapshotRetention{MaxNumber: 24}},
+		}})
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
+	}
+	return err
 }
