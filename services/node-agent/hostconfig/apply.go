@@ -120,7 +120,7 @@ func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, erro
 		next.EndingBoot = h.cfg.BootID
 	}
 	if h.cfg.Patience > 0 && !o.back {
-		next.Trial = &trial{Before: st.Name, Config: st.Config, Reboot: o.reboot}
+		next.Trial = &trial{Before: st.Name, Config: st.Config}
 	}
 	next.Rejected = o.rejects
 	ops, err := h.removals(st, is)

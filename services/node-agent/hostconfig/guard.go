@@ -156,9 +156,19 @@ func Restore(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer h.tree.root.Close()
-	if h.st.Observed || h.st.Name == "" {
-		return nil
+	if !h.st.Observed && h.st.Name != "" {
+		if _, _, err := h.apply(ctx, h.st, order{back: true}); err != nil {
+			return err
+		}
 	}
-	_, _, err := h.apply(ctx, h.st, order{back: true})
-	return err
+	left, err := h.units.strays(nil, false) // of a change that was cut off
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		if err := h.units.end(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -231,17 +231,15 @@ func TestAFirstConfigurationIsTakenBackToNone(t *testing.T) {
 	m.boot("boot-1")
 	m.setDeaf(true)
 	m.cluster.send(config(t, "a", []any{overwriting(fileAt("/etc/x", "bad", 0o644))}, nil), true, false)
-	for range 3000 {
-		var st state
-		if _, err := load(m.dir, currentFile, &st); err == nil && st.Rejected != nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
+	if err := <-m.ended; err != errReboot { //nolint:errorlint // it is returned as it is
+		t.Fatalf("the agent ended with %v", err)
 	}
+	m.ended <- nil
 	if got := m.content("etc/x"); got != "of the host" {
 		t.Fatalf("the file is %q, not what the host had", got)
 	}
 	m.setDeaf(false)
+	m.boot("boot-2")
 	r := m.await("what was taken back", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == degraded })
 	if r.GetCurrentConfig() != "" || !strings.Contains(r.GetReason(), "a was taken back") {
 		t.Errorf("report %v", r)

@@ -297,7 +297,7 @@ func (h *Host) resume(ctx context.Context) error {
 // remember stores what has changed of the state of the machine without another configuration. What cannot be stored is
 // tried again, and the machine is not done before.
 func (h *Host) remember() {
-	if h.st.Name == "" || !h.unsaved && maps.Equal(h.st.Failed, h.units.failed) {
+	if h.st.Name == "" && h.st.Change == "" || !h.unsaved && maps.Equal(h.st.Failed, h.units.failed) {
 		return
 	}
 	h.st.Failed, h.unsaved = maps.Clone(h.units.failed), true

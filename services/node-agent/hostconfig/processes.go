@@ -27,6 +27,8 @@ const (
 	mainPID = "MAINPID"
 	// tail is how much of the end of a failed command's output is reported.
 	tail = 300
+	// stopLimit bounds the end of one unit; the supervisor kills it before that.
+	stopLimit = 30 * time.Second
 )
 
 // processes runs units as processes of the agent. A command is looked up below the machine's root first, then in the
@@ -62,6 +64,8 @@ func (p *processes) stop(ctx context.Context, u unit) error {
 	if !u.long() {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
 	return p.supervisor.Stop(ctx, processName(u.name))
 }
 

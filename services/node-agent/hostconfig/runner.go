@@ -19,8 +19,6 @@ const (
 	startLook  = 20 * time.Millisecond
 	// steadyRun is how long a unit that ended at once in a new boot must have run since for it to count as started.
 	steadyRun = 2 * time.Second
-	// stopLimit bounds the end of one unit; what runs units kills it before that.
-	stopLimit = 30 * time.Second
 	// reloadLimit bounds one command that has a unit read its configuration again.
 	reloadLimit = 90 * time.Second
 )
@@ -177,10 +175,7 @@ func (r *runner) stopAll(ctx context.Context, was, is []unit) error {
 		if contains(is, u) {
 			continue
 		}
-		call, cancel := context.WithTimeout(ctx, stopLimit)
-		err := r.stop(call, u)
-		cancel()
-		if err != nil {
+		if err := r.stop(ctx, u); err != nil {
 			return fmt.Errorf("unit %q: %w", u.name, err)
 		}
 	}

@@ -24,8 +24,13 @@ const (
 	unitFiles = "/etc/systemd/system"
 	// unitsFile holds which units systemd may run for the configuration, and from which text.
 	unitsFile = "config/units.json"
-	// askLimit bounds one question to systemd.
+	// askLimit bounds one question to systemd, and what one job takes beside what its unit may.
 	askLimit = 10 * time.Second
+	// endLimit is how long a unit may take to end before systemd kills it, unless it says otherwise, and once more for
+	// what is killed. Source: DefaultTimeoutStopSec of systemd-system.conf(5).
+	endLimit = 2 * 90 * time.Second
+	// jobLook is how often it is checked that the end of a job can still be received.
+	jobLook = time.Second
 	// replace has a job replace one of the same unit that is queued. Source: org.freedesktop.systemd1(5).
 	replace = "replace"
 	// noUnit is the error for a unit that systemd does not know.
@@ -118,30 +123,42 @@ func (s *systemd) bus(ctx context.Context) (*systemddbus.Conn, error) {
 	return s.conn, nil
 }
 
-// job has systemd do something to a unit, and waits for its end.
-func (s *systemd) job(ctx context.Context, u unit,
+// job has systemd do something to a unit, and waits for its end, for a time at most.
+func (s *systemd) job(ctx context.Context, u unit, limit time.Duration,
 	ask func(*systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error),
 ) error {
 	conn, err := s.bus(ctx)
 	if err != nil {
 		return err
 	}
+	within, cancel := context.WithTimeout(ctx, limit+askLimit)
+	defer cancel()
 	ended := make(chan string, 1)
-	if _, err := ask(conn)(ctx, u.name, replace, ended); err != nil {
+	if _, err := ask(conn)(within, u.name, replace, ended); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case result := <-ended:
-		if result == "done" || result == "skipped" {
-			return nil
+	tick := time.NewTicker(jobLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-within.Done():
+			return fmt.Errorf("systemd has not ended its job within %v; see systemctl list-jobs", limit+askLimit)
+		case <-tick.C:
+			if !conn.Connected() {
+				return errors.New("the connection to systemd ended before its job did")
+			}
+		case result := <-ended:
+			if result == "done" || result == "skipped" {
+				return nil
+			}
+			why := result
+			if st, known := s.look(ctx, u); known && st.failed != "" {
+				why += ": " + st.failed
+			}
+			return fmt.Errorf("%s; see journalctl --unit=%s", why, u.name)
 		}
-		why := result
-		if st, known := s.look(ctx, u); known && st.failed != "" {
-			why += ": " + st.failed
-		}
-		return fmt.Errorf("%s; see journalctl --unit=%s", why, u.name)
 	}
 }
 
@@ -179,7 +196,8 @@ func (s *systemd) start(ctx context.Context, u unit, _ *os.Root, _ bool) error {
 		return err
 	}
 	_ = conn.ResetFailedUnitContext(ctx, u.name) // it may have been started too often; it need not be known
-	return s.job(ctx, u, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	limit := u.limit * time.Duration(1+len(u.pre)+len(u.start))
+	return s.job(ctx, u, limit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
 		return c.StartUnitContext
 	})
 }
@@ -207,7 +225,7 @@ func (s *systemd) resume(ctx context.Context, u unit, root *os.Root, boot bool) 
 }
 
 func (s *systemd) stop(ctx context.Context, u unit) error {
-	err := s.job(ctx, u, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	err := s.job(ctx, u, endLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
 		return c.StopUnitContext
 	})
 	var known dbus.Error
@@ -218,9 +236,7 @@ func (s *systemd) stop(ctx context.Context, u unit) error {
 }
 
 func (s *systemd) reload(ctx context.Context, u unit, _ *os.Root) error {
-	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
-	defer cancel()
-	return s.job(ctx, u, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	return s.job(ctx, u, reloadLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
 		return c.ReloadUnitContext
 	})
 }

@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
+// busyRetry is the pause before a configuration is taken back while something else is done.
+const busyRetry = time.Second
+
 // trial is a configuration of which the cluster has received no report yet from the machine that has it. It may be what
 // keeps the machine from the cluster, and is taken back unless a report arrives in time.
 type trial struct {
 	// Before is what the machine had; empty if it had no configuration.
 	Before string          `json:"before,omitempty"`
 	Config json.RawMessage `json:"config,omitempty"`
-	Reboot bool            `json:"reboot,omitempty"` // the machine is restarted with it
 }
 
 // rejected is a configuration that was taken back.
@@ -71,11 +73,15 @@ func (h *Host) confirm() {
 // expire takes a configuration back with which the machine did not reach the cluster.
 func (h *Host) expire(ctx context.Context) {
 	h.expires = nil
-	if h.st.Trial == nil || h.busy != nil {
+	if h.st.Trial == nil {
+		return
+	}
+	if h.busy != nil {
+		h.expires = time.After(busyRetry)
 		return
 	}
 	was := *h.st.Trial
-	o := order{reboot: was.Reboot, back: true}
+	o := order{reboot: true, back: true} // whatever has read the files of this one sees those of before
 	before, err := state{Name: was.Before, Config: was.Config}.config()
 	if err != nil {
 		h.cfg.Log.ErrorContext(ctx, "configuration cannot be taken back", "config", h.st.Name, "error", err)
