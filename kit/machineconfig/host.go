@@ -25,9 +25,15 @@ var (
 		"etc/passwd", "etc/passwd-", "etc/shadow", "etc/shadow-", "etc/group", "etc/group-", "etc/gshadow", "etc/gshadow-",
 		"etc/subuid", "etc/subgid", "etc/sudoers", "etc/sudoers.d", "etc/ssh/sshd_config", "etc/ssh/sshd_config.d",
 		"etc/pam.d", "etc/pam.conf", "etc/security", "etc/ld.so.preload", "etc/fstab", "etc/crypttab", "etc/machine-id",
-		"etc/network", "etc/netplan", "etc/NetworkManager", "etc/systemd/network",
+		"etc/network", "etc/netplan", "etc/NetworkManager", "etc/systemd/network", "etc/systemd/networkd.conf",
+		"etc/systemd/networkd.conf.d", "etc/systemd/resolved.conf", "etc/systemd/resolved.conf.d", "etc/resolv.conf",
+		"etc/hosts", "etc/sysconfig/network", "etc/sysconfig/network-scripts", "etc/nftables.conf", "etc/iptables",
+		"etc/firewalld",
 	}
-	own = []string{"etc/windlass", "var/lib/windlass", path.Join(unitDir, ownUnit), path.Join(unitDir, ownUnit+".d")}
+	own = []string{
+		"etc/windlass", "var/lib/windlass", path.Join(unitDir, ownUnit), path.Join(unitDir, ownUnit+".d"),
+		path.Join(unitDir, "service.d"), "etc/systemd/system.control",
+	}
 )
 
 // CheckAllowed returns an error unless a path can be allowed to configurations.

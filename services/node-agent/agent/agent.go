@@ -13,6 +13,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -147,6 +148,11 @@ func (a *Agent) register(ctx context.Context) error {
 		r.Status.Images = images
 	}
 	node, err := a.nodes.RegisterNode(ctx, r)
+	if _, has := r.GetLabels()[nodeid.FilesLabel]; has && status.Code(err) == codes.PermissionDenied {
+		r = proto.CloneOf(r) // a service of an earlier release does not know the label
+		delete(r.Labels, nodeid.FilesLabel)
+		node, err = a.nodes.RegisterNode(ctx, r)
+	}
 	if err != nil {
 		return err
 	}

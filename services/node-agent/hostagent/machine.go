@@ -232,11 +232,12 @@ func (m *hostMachine) restore(ctx context.Context) error {
 	if m.cfg.Root == "" {
 		return nil
 	}
-	if _, err := os.Stat(m.path()); errors.Is(err, fs.ErrNotExist) {
+	dir := m.path(hostconfig.HostDir)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return hostconfig.Restore(ctx, hostconfig.Config{
-		Dir: m.path(), Root: m.cfg.Root, Files: &machineconfig.Files{}, Systemd: true, Log: m.cfg.Log,
+		Dir: dir, Root: m.cfg.Root, Files: &machineconfig.Files{}, Systemd: true, Log: m.cfg.Log,
 	})
 }
 

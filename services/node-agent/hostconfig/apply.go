@@ -60,6 +60,9 @@ func (h *Host) apply(ctx context.Context, st state, o order) (state, wanted, err
 		return st, wanted{}, errors.Join(err, h.takeBack(ctx, st, j, now, was.units))
 	}
 	h.settle(next)
+	if err := h.units.settled(is.units); err != nil {
+		h.cfg.Log.WarnContext(ctx, "units that ended stay recorded", "error", err)
+	}
 	if err := h.forgive(started(was.units, is.units, o.services)...); err != nil {
 		h.cfg.Log.WarnContext(ctx, "services will be restarted once more", "error", err)
 	}
@@ -122,7 +125,9 @@ func (h *Host) prepare(st state, o order, is wanted) (state, journal, []op, erro
 	if h.cfg.Patience > 0 && !o.back {
 		next.Trial = &trial{Before: st.Name, Config: st.Config}
 	}
-	next.Rejected = o.rejects
+	if next.Rejected = o.rejects; o.back {
+		next.Previous = next.Name // what is taken back counts no more
+	}
 	ops, err := h.removals(st, is)
 	if err != nil {
 		return st, journal{}, nil, err
@@ -271,6 +276,10 @@ func (h *Host) undo(j journal) error {
 	var broken []error
 	var paths []string
 	for _, s := range slices.Backward(j.Undo) {
+		// What was not changed may be what cannot be: it would fail again, and block every other change.
+		if have, err := h.tree.look(s.Path); err == nil && reflect.DeepEqual(have, s) {
+			continue
+		}
 		paths = append(paths, s.Path)
 		if err := h.tree.restore(s); err != nil {
 			broken = append(broken, fmt.Errorf("take back %q: %w", "/"+s.Path, err))
@@ -312,6 +321,9 @@ func (h *Host) recall() (state, error) {
 	}
 	h.cfg.Log.Info("half-made change is taken back", "config", j.Config)
 	if err := h.undo(*j); err != nil {
+		return st, err
+	}
+	if err := h.oweAll(st); err != nil {
 		return st, err
 	}
 	return st, remove(h.cfg.Dir, journalFile) // the units follow in resume

@@ -58,6 +58,26 @@ func (h *Host) recount() error {
 	return h.owe(all)
 }
 
+// oweAll has all services of a state owe a restart where systemd runs them: it started them before the agent took files
+// back that they may have read.
+func (h *Host) oweAll(st state) error {
+	cfg, err := st.config()
+	if err != nil || cfg == nil || !h.cfg.Systemd {
+		return err
+	}
+	is, err := read(cfg, cfg)
+	if err != nil {
+		return err
+	}
+	var all []debt
+	for _, u := range is.units {
+		if u.long() {
+			all = append(all, debt{Name: u.name, Seen: true})
+		}
+	}
+	return h.owe(all)
+}
+
 // incur adds debts for services that are about to see other files. An older debt of a service stays as it is.
 func (h *Host) incur(ctx context.Context, services []*configv1.ServiceAction, seen bool) error {
 	if len(services) == 0 {

@@ -30,6 +30,15 @@ func (r *report) set(next *configv1.ReportConfigRequest) <-chan struct{} {
 	return r.heard
 }
 
+// again sends the report once more. The channel is closed when the cluster has received it this time.
+func (r *report) again() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = make(chan struct{})
+	r.repeat()
+	return r.heard
+}
+
 // repeat sends the report again: the server may have lost it, as when the node was recreated.
 func (r *report) repeat() {
 	select {

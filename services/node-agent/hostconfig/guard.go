@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -103,8 +105,8 @@ func (t *tree) resolve(p string) (string, error) {
 func (h *Host) observe(ctx context.Context, o order, is wanted) {
 	var differ []string
 	next := state{
-		Name: o.name(), Previous: h.st.Name, Change: h.st.Change, Oneshots: h.cfg.BootID,
-		Observed: true,
+		Name: o.name(), Previous: h.st.Name, Change: h.st.Change, Oneshots: h.cfg.BootID, Made: h.st.Made,
+		Observed: h.st.Observed || h.st.Name == "",
 	}
 	var err error
 	if next.Config, err = marshal(o.config); err != nil {
@@ -125,6 +127,20 @@ func (h *Host) observe(ctx context.Context, o order, is wanted) {
 			next.Originals = append(next.Originals, original)
 		default:
 			next.Originals = append(next.Originals, have)
+		}
+	}
+	for _, original := range h.st.Originals {
+		if slices.ContainsFunc(is.entries, func(e entry) bool { return e.path == original.Path }) {
+			continue
+		}
+		if have, err := h.tree.look(original.Path); err != nil || !reflect.DeepEqual(have, original) {
+			differ = append(differ, fmt.Sprintf("%q is not as it was before Windlass", "/"+original.Path))
+		}
+	}
+	for _, u := range h.wanted.units {
+		s, _ := h.units.look(ctx, u)
+		if s.running && !slices.ContainsFunc(is.units, func(o unit) bool { return o.name == u.name }) {
+			differ = append(differ, fmt.Sprintf("unit %q runs", u.name))
 		}
 	}
 	if why := h.units.idle(ctx, is.units); why != "" {

@@ -13,6 +13,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/process"
+	"golang.org/x/sys/unix"
 )
 
 // newHost returns a machine whose files are those of a host: a directory that was there before.
@@ -131,6 +132,49 @@ func (m *machine) restore() {
 	}
 }
 
+// A path that cannot be written, such as one that is mounted, ends its own change and no other.
+func TestAPathThatCannotBeWrittenHoldsUpNoOtherConfiguration(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root mounts")
+	}
+	m := newHost(t)
+	m.place("etc/hosts2", "of the host")
+	m.place("etc/source", "mounted")
+	if err := unix.Mount(m.path("etc/source"), m.path("etc/hosts2"), "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(m.path("etc/hosts2"), unix.MNT_DETACH) })
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", []any{overwriting(fileAt("/etc/hosts2", "new", 0o644))}, nil), true, false)
+	m.await("the failure", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == degraded })
+	m.cluster.send(config(t, "b", []any{fileAt("/etc/x", "new", 0o644)}, nil), true, false)
+	m.awaitState(done, "b")
+}
+
+func TestAHostThatStopsToChangeSaysWhatIsLeft(t *testing.T) {
+	m := newHost(t)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", []any{fileAt("/etc/x", "1", 0o644), fileAt("/etc/y", "1", 0o644)}, nil), true, false)
+	m.awaitState(done, "a")
+	adjust := m.adjust
+	m.adjust = func(c *Config) { adjust(c); c.Observe = true }
+	m.boot("boot-1")
+	m.cluster.send(config(t, "b", []any{fileAt("/etc/x", "1", 0o644)}, nil), true, false)
+	r := m.await("what is left", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == unreconcilable })
+	if want := `"/etc/y" is not as it was before Windlass`; !strings.Contains(r.GetReason(), want) {
+		t.Errorf("reason %q, want %q", r.GetReason(), want)
+	}
+	if err := m.stop(); err != nil {
+		t.Fatal(err)
+	}
+	m.restore()
+	for _, name := range []string{"etc/x", "etc/y"} {
+		if got := m.content(name); got != "(none)" {
+			t.Errorf("after the host has left, %s is %q", name, got)
+		}
+	}
+}
+
 func TestAHostThatObservesIsNotChanged(t *testing.T) {
 	m := newHost(t)
 	m.place("etc/motd", "of the host")
@@ -193,6 +237,9 @@ func TestAConfigurationThatCutsTheMachineOffIsTakenBack(t *testing.T) {
 	r := m.await("what was taken back", func(r *configv1.ReportConfigRequest) bool {
 		return r.GetState() == degraded && r.GetCurrentConfig() == "a"
 	})
+	if r.GetStagedConfig() != "" { // the host would be emptied for it
+		t.Errorf("what was taken back counts as admitted: %v", r)
+	}
 	if !strings.Contains(r.GetReason(), "b was taken back") ||
 		!strings.Contains(r.GetReason(), "received no report within") {
 		t.Errorf("reason %q", r.GetReason())

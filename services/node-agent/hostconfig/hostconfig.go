@@ -69,8 +69,10 @@ type Config struct {
 	Registered func(ctx context.Context) error
 	// System installs operating systems; nil: the machine keeps the one it has.
 	System hostos.Driver
-	// Reboot is what Run returns when the machine is to be restarted.
-	Reboot error
+	// Reboot is what Run returns when the machine is to be restarted. Restart asks for the restart of a host before; nil:
+	// the caller has the machine restarted.
+	Reboot  error
+	Restart func(ctx context.Context) error
 	// Drift is how often the disk is compared with the configuration; zero means 30 seconds.
 	Drift time.Duration
 	Log   *slog.Logger
@@ -123,7 +125,8 @@ type Host struct {
 	correctAt  <-chan time.Time     // when to; nil if it need not wait
 	pacing     *backoff.Backoff     // the pauses between repairs
 	resting    time.Time            // no repair before
-	heard      <-chan struct{}      // closed once the cluster has received what was said last
+	heard      <-chan struct{}      // closed once the cluster has received what proves that it is reached
+	proves     <-chan time.Time     // when a report proves that
 	expires    <-chan time.Time     // when the configuration is taken back; nil unless it is on trial
 }
 
@@ -222,7 +225,12 @@ func (h *Host) open() error {
 			return err
 		}
 	}
-	if h.st, err = h.recall(); err != nil {
+	if h.cfg.Observe {
+		_, err = load(h.cfg.Dir, currentFile, &h.st)
+	} else {
+		h.st, err = h.recall()
+	}
+	if err != nil {
 		return err
 	}
 	cfg, err := h.st.config()
@@ -319,6 +327,20 @@ func (h *Host) reboot(ctx context.Context) error {
 		return nil
 	}
 	h.cfg.Log.InfoContext(ctx, "machine restarts for its configuration", "config", h.st.Name)
+	for again := backoff.New(firstRetry, longRetry); h.cfg.Restart != nil; {
+		err := h.cfg.Restart(ctx)
+		if err == nil {
+			break
+		}
+		h.cfg.Log.ErrorContext(ctx, "host does not restart", "config", h.st.Name, "error", err)
+		h.report.set(&configv1.ReportConfigRequest{
+			CurrentConfig: h.st.Previous, DesiredConfig: h.st.Name, State: rebooting,
+			Reason: "the host does not restart: " + err.Error(),
+		})
+		if !again.Wait(ctx) {
+			return nil
+		}
+	}
 	return h.cfg.Reboot
 }
 
@@ -356,6 +378,8 @@ func (h *Host) work(ctx context.Context) error {
 			h.look(ctx)
 		case <-drift.C:
 			h.look(ctx)
+		case <-h.proves:
+			h.proves, h.heard = nil, h.report.again()
 		case <-h.heardOnTrial():
 			h.confirm()
 		case <-h.expires:
@@ -407,6 +431,9 @@ func (h *Host) next(ctx context.Context) {
 		h.retry.Reset()
 	}
 	if h.settled() {
+		if h.st.Rejected != nil && o.config != nil && !h.cfg.Observe {
+			h.st.Rejected, h.unsaved = nil, true // another one is wanted, so it may be tried again
+		}
 		h.check(ctx)
 		return
 	}
@@ -427,7 +454,8 @@ func (h *Host) next(ctx context.Context) {
 		return
 	}
 	if h.cfg.Files != nil {
-		if h.staged = ""; err == nil {
+		rejected := h.st.Rejected != nil && h.st.Rejected.Name == o.name()
+		if h.staged = ""; err == nil && !rejected {
 			h.staged = o.name() // the host is emptied for it only then
 		}
 	}
@@ -611,6 +639,15 @@ func (h *Host) compare(ctx context.Context) {
 	if h.units.steady(ctx, h.late.units) {
 		h.late = late{}
 	}
+	if j, err := h.pending(h.st); h.cfg.Observe && (err != nil || j != nil) {
+		why = cmp.Or(why, "a change that was cut off is not taken back while the host only observes")
+	}
+	if h.cfg.Observe && h.st.EndingBoot == h.cfg.BootID {
+		why = cmp.Or(why, "the host has not been restarted for its configuration")
+	}
+	if h.cfg.Systemd {
+		h.units.recovered(ctx, h.wanted.units)
+	}
 	why = cmp.Or(why, h.systemTrouble(), h.trouble, h.units.trouble(), h.late.why, h.units.idle(ctx, h.wanted.units))
 	if why != "" {
 		h.say(degraded, h.st.Name, why)
@@ -627,7 +664,9 @@ func (h *Host) say(state, desired, reason string) <-chan struct{} {
 	heard := h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state, Reason: reason, StagedConfig: h.staged,
 	})
-	h.heard = heard
+	if h.heard != nil {
+		h.heard = heard
+	}
 	return heard
 }
 

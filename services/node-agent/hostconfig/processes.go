@@ -42,6 +42,8 @@ type processes struct {
 
 func (p *processes) expect([]unit) error { return nil }
 
+func (p *processes) settled([]unit) error { return nil }
+
 func (p *processes) load(context.Context, []unit) error { return nil }
 
 func (p *processes) strays(is []unit, boot bool) ([]string, error) {

@@ -27,6 +27,8 @@ const (
 type manager interface {
 	// expect writes down which units are about to be wanted, before their files change.
 	expect(is []unit) error
+	// settled drops what was expected and is not of the units that are in force now.
+	settled(is []unit) error
 	// load has the files of units that are about to be started be read.
 	load(ctx context.Context, fresh []unit) error
 	// strays returns what runs and is not of the units, or is not as they are: an agent that was killed left it behind. In
@@ -262,6 +264,16 @@ func (r *runner) note(ctx context.Context, u unit, err error, pre bool) {
 		r.failed[u.name] = fmt.Sprintf("unit %q: %v", u.name, err)
 	case err == nil && (pre || u.long() && len(u.pre) == 0):
 		delete(r.failed, u.name)
+	}
+}
+
+// recovered forgets that units could not be started which run now, or have worked since: an administrator may have
+// started them.
+func (r *runner) recovered(ctx context.Context, units []unit) {
+	for _, u := range units {
+		if s, known := r.look(ctx, u); r.failed[u.name] != "" && known && (s.running || s.worked) {
+			delete(r.failed, u.name)
+		}
 	}
 }
 

@@ -24,6 +24,10 @@ const (
 	unitLogDir  = "log/units"
 )
 
+// HostDir is the directory, in that of a machine, of what is known of a host whose own files are the machine's: apart
+// from that of a machine with a directory for its files, which an agent of an earlier release takes it for.
+const HostDir = "host"
+
 // state is what is known of the machine's configuration: enough to go on without the cluster. One without a name is of
 // a machine that has none: never had, or had the first one taken back.
 type state struct {

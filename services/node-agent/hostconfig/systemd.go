@@ -29,6 +29,8 @@ const (
 	// endLimit is how long a unit may take to end before systemd kills it, unless it says otherwise, and once more for
 	// what is killed. Source: DefaultTimeoutStopSec of systemd-system.conf(5).
 	endLimit = 2 * 90 * time.Second
+	// loadLimit bounds the reading of all units. Source: DefaultTimeoutStartSec.
+	loadLimit = 90 * time.Second
 	// jobLook is how often it is checked that the end of a job can still be received.
 	jobLook = time.Second
 	// replace has a job replace one of the same unit that is queued. Source: org.freedesktop.systemd1(5).
@@ -45,6 +47,8 @@ type systemd struct {
 	mu    sync.Mutex
 	conn  *systemddbus.Conn
 	ended map[string]bool // strays, which have run in this boot as something else
+
+	restarts map[string]uint64 // by systemd, as idle saw them last
 }
 
 func textSum(u unit) string {
@@ -93,7 +97,11 @@ func (s *systemd) strays(is []unit, _ bool) ([]string, error) {
 }
 
 func (s *systemd) end(ctx context.Context, stray string) error {
-	if err := s.stop(ctx, unit{name: stray}); err != nil {
+	err := s.stop(ctx, unit{name: stray})
+	if err == nil {
+		err = s.change(func(m map[string]string) { delete(m, stray) })
+	}
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -115,12 +123,28 @@ func (s *systemd) bus(ctx context.Context) (*systemddbus.Conn, error) {
 	if s.conn != nil {
 		s.conn.Close()
 	}
-	var err error
-	if s.conn, err = systemddbus.NewWithContext(context.WithoutCancel(ctx)); err != nil { // it is used after the call
-		s.conn = nil
-		return nil, fmt.Errorf("systemd cannot be reached: %w", err)
+	type answer struct {
+		conn *systemddbus.Conn
+		err  error
 	}
-	return s.conn, nil
+	dialled := make(chan answer, 1)
+	go func() {
+		conn, err := systemddbus.NewWithContext(context.WithoutCancel(ctx)) // it is used after the call
+		dialled <- answer{conn, err}
+	}()
+	s.conn = nil
+	select {
+	case a := <-dialled:
+		if a.err != nil {
+			return nil, fmt.Errorf("systemd cannot be reached: %w", a.err)
+		}
+		s.conn = a.conn
+		return s.conn, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(askLimit):
+		return nil, fmt.Errorf("systemd cannot be reached: no answer within %v", askLimit)
+	}
 }
 
 // job has systemd do something to a unit, and waits for its end, for a time at most.
@@ -167,6 +191,8 @@ func (s *systemd) load(ctx context.Context, fresh []unit) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
 	if err := conn.ReloadContext(ctx); err != nil {
 		return fmt.Errorf("systemd does not read its units: %w", err)
 	}
@@ -197,7 +223,8 @@ func (s *systemd) start(ctx context.Context, u unit, _ *os.Root, _ bool) error {
 	}
 	_ = conn.ResetFailedUnitContext(ctx, u.name) // it may have been started too often; it need not be known
 	limit := u.limit * time.Duration(1+len(u.pre)+len(u.start))
-	return s.job(ctx, u, limit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	return s.job(ctx, u, limit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
+		error) {
 		return c.StartUnitContext
 	})
 }
@@ -225,18 +252,32 @@ func (s *systemd) resume(ctx context.Context, u unit, root *os.Root, boot bool) 
 }
 
 func (s *systemd) stop(ctx context.Context, u unit) error {
-	err := s.job(ctx, u, endLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	err := s.job(ctx, u, endLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
+		error) {
 		return c.StopUnitContext
 	})
 	var known dbus.Error
 	if err != nil && !(errors.As(err, &known) && known.Name == noUnit) {
 		return err
 	}
-	return s.change(func(m map[string]string) { delete(m, u.name) })
+	return s.change(func(m map[string]string) { // until it is started, or the change is recorded, it is a stray
+		if _, known := m[u.name]; known {
+			m[u.name] = ""
+		}
+	})
+}
+
+func (s *systemd) settled(is []unit) error {
+	return s.change(func(m map[string]string) {
+		maps.DeleteFunc(m, func(name, _ string) bool {
+			return !slices.ContainsFunc(is, func(u unit) bool { return u.name == name })
+		})
+	})
 }
 
 func (s *systemd) reload(ctx context.Context, u unit, _ *os.Root) error {
-	return s.job(ctx, u, reloadLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error) {
+	return s.job(ctx, u, reloadLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
+		error) {
 		return c.ReloadUnitContext
 	})
 }
@@ -264,12 +305,21 @@ func (s *systemd) idle(ctx context.Context, units []unit) string {
 	for _, u := range units {
 		switch p, err := s.properties(ctx, u.name); {
 		case err != nil:
-			out = append(out, fmt.Sprintf("unit %q: %v", u.name, err))
+			return fmt.Sprintf("unit %q: %v", u.name, err)
 		case p.word("LoadState") != "loaded":
 			out = append(out, fmt.Sprintf("unit %q is %s to systemd", u.name, p.word("LoadState")))
 		case p.word("FragmentPath") != path.Join(unitFiles, u.name):
 			out = append(out, fmt.Sprintf("unit %q: systemd reads it from %s", u.name, p.word("FragmentPath")))
 		case p.active():
+			n := p.number("NRestarts")
+			if was, known := s.restarts[u.name]; known && n > was {
+				out = append(out, fmt.Sprintf("unit %q ends again and again: systemd has started it %d times more; see "+
+					"journalctl --unit=%s", u.name, n-was, u.name))
+			}
+			if s.restarts == nil {
+				s.restarts = map[string]uint64{}
+			}
+			s.restarts[u.name] = n
 		case u.long() && p.number("InactiveExitTimestampMonotonic") == 0:
 			out = append(out, fmt.Sprintf("unit %q has not been started", u.name))
 		case p.word("ActiveState") == "failed":

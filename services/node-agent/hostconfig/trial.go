@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // busyRetry is the pause before a configuration is taken back while something else is done.
@@ -16,6 +18,9 @@ type trial struct {
 	// Before is what the machine had; empty if it had no configuration.
 	Before string          `json:"before,omitempty"`
 	Config json.RawMessage `json:"config,omitempty"`
+	// Boot is the one in which it is in force, since Began after the start of the kernel; empty before.
+	Boot  string        `json:"boot,omitempty"`
+	Began time.Duration `json:"began,omitempty"`
 }
 
 // rejected is a configuration that was taken back.
@@ -46,18 +51,40 @@ func (h *Host) remind() {
 	}
 }
 
-// onTrial begins the time of a configuration that is on trial, in the boot in which it is in force.
+// proofPart is the part of the time of a trial that must have passed before a report counts: what cuts a host off may
+// do so a moment later.
+const proofPart = 20
+
+// onTrial begins the time of a configuration that is on trial, in the boot in which it is in force. It goes on where an
+// earlier process of that boot began it.
 func (h *Host) onTrial() {
-	h.expires, h.heard = nil, nil // what was said before is no proof
-	if h.st.Trial != nil && h.st.EndingBoot != h.cfg.BootID && h.cfg.Patience > 0 {
-		h.expires = time.After(h.cfg.Patience)
+	h.expires, h.proves, h.heard = nil, nil, nil
+	if h.st.Trial == nil || h.st.EndingBoot == h.cfg.BootID || h.cfg.Patience == 0 {
+		return
 	}
+	now := sinceBoot()
+	if h.st.Trial.Boot != h.cfg.BootID {
+		t := *h.st.Trial
+		t.Boot, t.Began = h.cfg.BootID, now
+		h.st.Trial, h.unsaved = &t, true
+	}
+	h.expires = time.After(h.st.Trial.Began + h.cfg.Patience - now)
+	h.proves = time.After(h.cfg.Patience / proofPart)
+}
+
+// sinceBoot returns a time that goes on steadily, whatever the clock is set to.
+func sinceBoot() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 // heardOnTrial returns a channel that is closed when the cluster has received what the machine has; nil unless that is
 // on trial.
 func (h *Host) heardOnTrial() <-chan struct{} {
-	if h.expires == nil {
+	if h.expires == nil || h.busy != nil { // what is done may change the state, too
 		return nil
 	}
 	return h.heard
@@ -65,7 +92,7 @@ func (h *Host) heardOnTrial() <-chan struct{} {
 
 // confirm ends a trial: the cluster has received what the machine has.
 func (h *Host) confirm() {
-	h.expires, h.heard = nil, nil
+	h.expires, h.proves, h.heard = nil, nil, nil
 	h.st.Trial, h.unsaved = nil, true
 	h.remember()
 }

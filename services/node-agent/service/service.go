@@ -140,7 +140,7 @@ func (i *instance) run(ctx context.Context) error {
 		err := i.speak(running, m)
 		if errors.Is(err, agent.ErrReboot) {
 			if i.cfg.root != "" {
-				return i.restartHost(running)
+				return i.awaitRestart(running)
 			}
 			if err := i.halt(running); err != nil { // the boot is the same then, and its end is asked for again
 				i.log.WarnContext(ctx, "machine does not restart", "error", err)
@@ -251,6 +251,7 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 	if i.cfg.root != "" { // no driver installs another operating system on a host
 		cfg.Root, cfg.Files, cfg.Systemd = i.cfg.root, &machineconfig.Files{Allowed: i.cfg.allowed}, true
 		cfg.Observe, cfg.Patience, cfg.System = i.cfg.observe, configPatience, nil
+		cfg.Restart, cfg.Dir = restartHost, filepath.Join(i.cfg.dir, hostconfig.HostDir)
 	}
 	return hostconfig.New(cfg)
 }

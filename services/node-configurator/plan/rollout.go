@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/machineconfig"
 	"github.com/windlass-dev/windlass/kit/maintenance"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -49,10 +50,16 @@ func (v View) paused() *Pause { return Paused(v.Pool, v.Now) }
 // boots reports whether a first configuration of the pool restarts a node, since it has an operating system.
 func (v View) boots() bool { return !machineconfig.SystemOf(v.Target).Equal(machineconfig.System{}) }
 
+// disturbs reports whether a first configuration of the pool may disturb a node: it restarts it, or changes the files
+// of a host, which it may cut off.
+func (v View) disturbs(n *nodev1.Node) bool {
+	return v.boots() || n.GetMetadata().GetLabels()[nodeid.FilesLabel] != ""
+}
+
 // changing reports whether a node is disturbed on its way to its target.
 func (v View) changing(n *nodev1.Node) bool {
 	target := v.Pool.GetSpec().GetConfiguration().GetName()
-	return changing(n) || v.boots() && mark(n, CurrentConfig) == "" && rolling(n) &&
+	return changing(n) || v.disturbs(n) && mark(n, CurrentConfig) == "" && rolling(n) &&
 		(mark(n, DesiredConfig) == target || v.Drains[n.GetMetadata().GetName()] != nil)
 }
 
@@ -64,7 +71,7 @@ func bare(n *nodev1.Node) bool {
 // unavailable reports whether a node counts against maxUnavailable. One that serves without any configuration does not
 // if its first one disturbs it.
 func (v View) unavailable(n *nodev1.Node) bool {
-	return unavailable(n) && !(v.boots() && bare(n))
+	return unavailable(n) && !(v.disturbs(n) && bare(n))
 }
 
 // keepUnused is how many unused rendered configurations of a pool are kept, so that recent ones can be inspected.
@@ -278,7 +285,7 @@ func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 		former := "its former target " + mark(n, DesiredConfig) + " is abandoned"
 		switch {
 		case mark(n, DesiredConfig) == target || n.GetMetadata().GetDeletionTimestamp() != nil:
-		case mark(n, CurrentConfig) == "" && !v.boots():
+		case mark(n, CurrentConfig) == "" && !v.disturbs(n):
 			take(n, "it has no configuration yet")
 		case paused:
 		case rolling(n) && (mark(n, CurrentConfig) == target || v.changing(n) && !ready(n) && (!closed || v.downFor(n))):

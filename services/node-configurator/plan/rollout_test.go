@@ -733,6 +733,35 @@ func TestAHostIsNotEmptiedForWhatItsFilesDoNotAdmit(t *testing.T) {
 	}
 }
 
+// A first configuration may cut a host off: hosts get it one after the other.
+func TestHostsGetAFirstConfigurationOneAfterTheOther(t *testing.T) {
+	target := mc("rendered-worker-1", "", ign(fileDoc("/etc/x", "1")))
+	var nodes []*nodev1.Node
+	for _, name := range []string{"n1", "n2", "n3"} {
+		n := node(name, "", "", "")
+		n.Metadata.Labels = map[string]string{nodeid.FilesLabel: nodeid.HostFiles}
+		nodes = append(nodes, n)
+	}
+	v := View{
+		Pool: &configv1.MachineConfigPool{
+			Metadata: &metav1.ObjectMeta{Name: "worker"},
+			Spec: &configv1.MachineConfigPoolSpec{
+				Configuration: &configv1.MachineConfigPoolConfiguration{Name: "rendered-worker-1"},
+			},
+		},
+		Target: target, Members: Members{Nodes: nodes}, Now: time.Unix(0, 0),
+	}
+	if _, r := rollOut(v); len(r.Next) != 1 {
+		t.Errorf("next are %v", r.Next)
+	}
+	for _, n := range nodes {
+		n.Metadata.Labels = nil
+	}
+	if _, r := rollOut(v); len(r.Next) != 3 {
+		t.Errorf("of machines with directories of their own next are %v", r.Next)
+	}
+}
+
 func TestTheConfigurationsThatAPoolIsComparedWith(t *testing.T) {
 	for _, tc := range []struct {
 		name       string

@@ -146,8 +146,8 @@ func register(ctx context.Context, c *cluster.Cluster, log *slog.Logger) {
 }
 
 // registerOnce does the next steps of register, of which each is done once: registration, the certificate of this
-// host's agent, and a set that puts a member of etcd on each of three control-plane hosts, with the pools of nodes and hourly
-// snapshots.
+// host's agent, and a set that puts a member of etcd on each of three control-plane hosts, with the pools of nodes and
+// hourly snapshots.
 func registerOnce(ctx context.Context, c *cluster.Cluster) error {
 	files := c.AdminFiles()
 	if _, err := os.Stat(c.HostFiles().Cert); err == nil && c.Member.Registered {
