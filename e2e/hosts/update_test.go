@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -17,13 +18,18 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// testUpdate has releases bring the programs to all hosts: one at a time, and back.
+// testUpdate has releases bring the programs to all hosts: one host at a time, and back.
 func testUpdate(t *testing.T, f *fleet) {
 	h2, h3 := f.hosts[1], f.hosts[2]
 	all := append(slices.Clone(f.hosts), f.spare)
 	run(t, "a release brings programs to one host after the other", func(t *testing.T) {
 		// Its image is on this host alone.
-		image := h3.release("1.1.0", "1.0.0", h3.bin, "--program", topology.UpdateOrchestrator, "--program", topology.Host)
+		before, _, err := h2.quorum()
+		if err != nil || len(before.GetMembers()) == 0 {
+			t.Fatal(before, err)
+		}
+		changed, etcd := anotherEtcd(t, h3.bin, before.GetMembers()[0].GetVersion())
+		image := h3.release("1.1.0", "1.0.0", changed, "--program", topology.UpdateOrchestrator, "--program", topology.Host)
 		members := map[string]string{}
 		for _, h := range all {
 			members[h.name] = fmt.Sprint(h.pids("etcd-member"))
@@ -34,8 +40,8 @@ func testUpdate(t *testing.T, f *fleet) {
 		var last string
 		f.await("a host to change itself", func() string {
 			programs, err := h2.programs()
-			if n := onTrial(programs); n > 1 {
-				t.Errorf("%d processes change at a time: %v", n, programs)
+			if at := onTrial(programs); len(at) > 1 {
+				t.Errorf("processes of %v change at a time: %v", at, programs)
 			}
 			if last = programs[topology.Host].GetStatus().GetTurn(); last == "" {
 				return fmt.Sprint(programs, err)
@@ -50,21 +56,34 @@ func testUpdate(t *testing.T, f *fleet) {
 		}
 		f.await("the release on all hosts", func() string {
 			programs, err := h2.programs()
-			if n := onTrial(programs); n > 1 {
-				t.Errorf("%d processes change at a time: %v", n, programs)
+			if at := onTrial(programs); len(at) > 1 {
+				t.Errorf("processes of %v change at a time: %v", at, programs)
+			}
+			if q, healthy, err := h2.quorum(); err == nil && healthy < len(q.GetMembers())-1 {
+				t.Errorf("%d of %d members of etcd are healthy at a time", healthy, len(q.GetMembers()))
 			}
 			if missing := h2.completed("1.1.0"); missing != "" {
 				return fmt.Sprint(missing, programs, err)
 			}
 			return ""
 		})
+		q, _, err := h2.quorum() // completed means that all run it
+		for _, m := range q.GetMembers() {
+			if m.GetVersion() != etcd || m.GetNextVersion() != etcd || m.GetOtherExecutable() {
+				t.Errorf("%s runs etcd %s, another executable: %v; its host has %s, and the release %s", m.GetName(),
+					m.GetVersion(), m.GetOtherExecutable(), m.GetNextVersion(), etcd)
+			}
+		}
+		if err != nil || len(q.GetMembers()) != 3 || q.GetPermit() != nil {
+			t.Errorf("after the update: %v %v", q, err)
+		}
 		for _, h := range all {
 			for _, name := range h.having(topology.UpdateOrchestrator, topology.Host) {
 				if exe := h.runsFrom(name); !strings.HasPrefix(exe, filepath.Join(h.dir, "executables")+"/") {
 					t.Errorf("%s of %s runs from %s", name, h.name, exe)
 				}
 			}
-			if now := fmt.Sprint(h.pids("etcd-member")); now != members[h.name] {
+			if now := fmt.Sprint(h.pids("etcd-member")); (now == members[h.name]) != (now == "[]") {
 				t.Errorf("the processes of etcd's member on %s were %s and are %s", h.name, members[h.name], now)
 			}
 		}
@@ -90,8 +109,8 @@ func testUpdate(t *testing.T, f *fleet) {
 		h3.upgrade("--to-image", image, "--allow-explicit-upgrade")
 		f.await("a host to have changed etcd-guardian", func() string {
 			programs, err := h2.programs()
-			if n := onTrial(programs); n > 1 {
-				t.Errorf("%d processes change at a time: %v", n, programs)
+			if at := onTrial(programs); len(at) > 1 {
+				t.Errorf("processes of %v change at a time: %v", at, programs)
 			}
 			for _, r := range programs[topology.EtcdGuardian].GetStatus().GetHosts() {
 				if r.GetImage() != "" && !r.GetProgressing() {
@@ -103,8 +122,8 @@ func testUpdate(t *testing.T, f *fleet) {
 		h3.upgrade("--abort")
 		f.await("the former release", func() string {
 			programs, err := h2.programs()
-			if n := onTrial(programs); n > 1 {
-				t.Errorf("%d processes change at a time: %v", n, programs)
+			if at := onTrial(programs); len(at) > 1 {
+				t.Errorf("processes of %v change at a time: %v", at, programs)
 			}
 			if _, is := programs[topology.EtcdGuardian]; err != nil || is {
 				return fmt.Sprint(programs, err)
@@ -175,16 +194,17 @@ func testUpdate(t *testing.T, f *fleet) {
 	})
 }
 
-// onTrial is how many processes change to another executable.
-func onTrial(programs map[string]*programv1.Program) (n int) {
+// onTrial returns the hosts on which processes change to another executable, with how many.
+func onTrial(programs map[string]*programv1.Program) map[string]int {
+	out := map[string]int{}
 	for _, p := range programs {
 		for _, r := range p.GetStatus().GetHosts() {
 			if r.GetReason() == "Starting" {
-				n++
+				out[r.GetName()]++
 			}
 		}
 	}
-	return n
+	return out
 }
 
 // release makes a release of the example's manifests with an executable on this host, and returns its image.
@@ -255,6 +275,22 @@ func another(t *testing.T, executable string) string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// anotherEtcd makes an executable that says that its etcd is of another patch version, and returns that.
+func anotherEtcd(t *testing.T, executable, now string) (out, etcd string) {
+	t.Helper()
+	raw, err := os.ReadFile(executable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(now) - 1
+	etcd = now[:last] + string('0'+(now[last]-'0'+1)%10)
+	out = filepath.Join(t.TempDir(), "windlass")
+	if err := os.WriteFile(out, bytes.ReplaceAll(raw, []byte(now), []byte(etcd)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return out, etcd
 }
 
 // having returns names, and that of the agent of the host's machine if it has one.

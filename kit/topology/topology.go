@@ -183,12 +183,23 @@ func ServicesOnHosts() []Service {
 // NamesOnHosts returns the names of ServicesOnHosts.
 func NamesOnHosts() []string { return names(ServicesOnHosts()) }
 
-// UpdateOrder returns the names of AllServices, and Host, in the order in which an update restarts them:
+// UpdateLevels returns the names of AllServices, and Host, in the order in which an update restarts them:
 // update-orchestrator first, since it applies the rest, and Host last, since an agent must not be newer than the
-// services. Source: the Cluster Version Operator, which updates itself first, and the nodes last.
-func UpdateOrder() []string {
-	rest := slices.DeleteFunc(names(AllServices()), func(name string) bool { return name == UpdateOrchestrator })
-	return slices.Concat([]string{UpdateOrchestrator}, rest, []string{Host})
+// services. Programs of one level are restarted together on a host, the gateway once the others are ready. Source: the
+// Cluster Version Operator, which updates itself first, and the nodes last.
+func UpdateLevels() [][]string {
+	rest := slices.DeleteFunc(names(AllServices()), func(name string) bool {
+		return name == UpdateOrchestrator || name == Gateway
+	})
+	return [][]string{{UpdateOrchestrator}, append(rest, Gateway), {Host}}
+}
+
+// UpdateOrder returns the names of UpdateLevels in their order.
+func UpdateOrder() []string { return slices.Concat(UpdateLevels()...) }
+
+// UpdateLevel returns the position of the level of UpdateLevels that has a name; -1 if none has.
+func UpdateLevel(name string) int {
+	return slices.IndexFunc(UpdateLevels(), func(level []string) bool { return slices.Contains(level, name) })
 }
 
 // Find returns the row of a service; false if there is none, as for a provider plugin.

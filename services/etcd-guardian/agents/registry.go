@@ -22,6 +22,8 @@ const (
 type Offer struct {
 	Node, PeerURL, ClientURL string
 	MachineUID               string // of the machine whose certificate the agent has
+	NextVersion              string // of etcd, that the member would run after a restart; empty if it did not say
+	Other                    bool   // the member runs from another executable than it would be started from
 	HasData                  bool   // it has a member's data on its disk, or was commanded to create it
 	Told                     string // the last command on this stream; empty for none
 	ToldTrust                string // and what the member was to trust by it; empty for none

@@ -351,7 +351,7 @@ func (c *Controller) direct(v plan.View) {
 		case o.HasData || member.Name == "":
 			start := c.command(agents.Start, v, o)
 			if member.Restarting {
-				start.Trust = v.Trust
+				start.Trust, start.RenewExecutable = v.Trust, true
 			}
 			c.Agents.Send(o.Node, start)
 			// Else the agent lost the data of a member that has voted or followed: empty it would break its promises to the

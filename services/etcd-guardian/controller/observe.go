@@ -265,11 +265,17 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		v.Permit.Released = records.Permit.Released
 	}
 	for _, e := range m.members {
-		if v.Current(c.member(e, fresh, now)) {
-			delete(m.restarts, e.ID)
-		}
 		member := c.member(e, fresh, now)
 		member.MachineUID = records.Machines[e.ID]
+		for _, o := range offers {
+			if slices.Contains(member.PeerURLs, o.PeerURL) && theirs(member, o) {
+				member.NextVersion, member.Other = o.NextVersion, o.Other
+			}
+		}
+		if v.Current(member) {
+			delete(m.restarts, e.ID)
+			member.Restarting, member.RestartFor = false, 0
+		}
 		if machine, ok := v.MachineOfMember(member); ok && member.Learner {
 			member.Failed = m.failures[machine.Node].times
 		}
@@ -310,7 +316,7 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 			out.Defragments, out.Tries, out.TriedFor = d.running, d.tries, now-d.at
 		}
 	}
-	out.Trust = a.Trust
+	out.Trust, out.Version = a.Trust, a.Status.GetVersion()
 	out.Stopping, out.StoppingFor = since(m.stopped, e.ID, now)
 	out.Restarting, out.RestartFor = since(m.restarts, e.ID, now)
 	return out

@@ -46,7 +46,8 @@ func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etc
 		DbSizeBytes:      a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
 		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: raised, Trust: m.Trust,
-		Revision: a.Status.GetHeader().GetRevision(),
+		Revision:    a.Status.GetHeader().GetRevision(),
+		NextVersion: m.NextVersion, OtherExecutable: m.Other,
 	}
 	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
 		out.SilentTime = timestamppb.New(at)
@@ -57,7 +58,7 @@ func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etc
 	case m.Stopping:
 		out.Message = "stopping: it leaves the cluster"
 	case m.Restarting:
-		out.Message = "restarting with the current authorities or quota"
+		out.Message = "restarting with the current authorities, quota or version of etcd"
 	}
 	if machine, ok := v.MachineOfMember(m); ok {
 		out.Machine = machine.Reference()

@@ -100,6 +100,7 @@ func memberOf(m *etcdv1.Member, index int, now time.Time) Member {
 		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
 		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(),
 		Message: m.GetMessage(), Applied: m.GetAppliedIndex(), Trust: m.GetTrust(),
+		Version: m.GetVersion(), NextVersion: m.GetNextVersion(), Other: m.GetOtherExecutable(),
 		DBSize: m.GetDbSizeBytes(), DBInUse: m.GetDbSizeInUseBytes(), Quota: m.GetDbQuotaBytes(),
 	}
 	if m.GetBootstrap() {

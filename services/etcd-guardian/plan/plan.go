@@ -24,7 +24,7 @@ const (
 	MoveLeader       Kind = "MoveLeader"       // make Target the leader instead of Member
 	StopMember       Kind = "StopMember"       // have the process of Member ended
 	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
-	// have the process of Member started again, for the authorities or the quota of now
+	// have the process of Member started again, for the authorities, the quota or the etcd that it has to have
 	RestartMember   Kind = "RestartMember"
 	RemoveMember    Kind = "RemoveMember"    // remove Member from the cluster
 	Compact         Kind = "Compact"         // drop old revisions

@@ -1011,6 +1011,126 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 	}
 }
 
+// versions is a quorum that runs etcd 3.6.5, of which the hosts of the members named have another version.
+func versions(next string, outdated ...string) change {
+	return func(v *plan.View) {
+		v.Trust = "now"
+		for i := range v.Members {
+			m := &v.Members[i]
+			m.Trust, m.Version, m.NextVersion = "now", "3.6.5", "3.6.5"
+			if slices.Contains(outdated, m.Name) {
+				m.NextVersion, m.Other = next, true
+			}
+		}
+	}
+}
+
+func TestMembersAreStartedAgainForAnotherVersionOfEtcd(t *testing.T) {
+	held := func(name string) change {
+		return func(v *plan.View) {
+			v.Permit = &plan.Permit{
+				Machine: machine(name).Reference(), Reason: plan.VersionReason, Holder: plan.GuardianUser, Ours: true,
+			}
+		}
+	}
+	unsaid := func(m *plan.Member) { m.NextVersion, m.Restarting, m.RestartFor = "", true, time.Second }
+	cases := []struct {
+		name    string
+		changes []change
+		want    decision
+		held    string
+	}{
+		{
+			"not for another executable with the same etcd",
+			[]change{versions("3.6.5", "m0", "m1", "m2")},
+			decision{Phase: "Stable"},
+			"",
+		},
+		{
+			"not while the agent has not reported what it has",
+			[]change{versions("", "m0", "m1", "m2")},
+			decision{Phase: "Stable"},
+			"",
+		},
+		{
+			"the permit comes first, and the leader last",
+			[]change{versions("3.6.6", "m0", "m1", "m2")},
+			decision{Phase: "Stable", Next: "AcquirePermit member m1"},
+			"",
+		},
+		{
+			"then the member is started again",
+			[]change{versions("3.6.6", "m0", "m1"), held("m1")},
+			decision{Phase: "Stable", Next: "RestartMember member m1"},
+			"",
+		},
+		{
+			"the leader leads no more when it is started again",
+			[]change{versions("3.6.6", "m0"), held("m0")},
+			decision{Phase: "Stable", Next: "MoveLeader member m0"},
+			"",
+		},
+		{
+			"it is waited for",
+			[]change{versions("3.6.6", "m1"), held("m1"), member("m1", func(m *plan.Member) {
+				m.Restarting, m.RestartFor = true, time.Second
+			})},
+			decision{
+				Phase: "Stable", WaitsFor: "member m1 to start again, so that it runs the etcd of its host's executable",
+			},
+			"",
+		},
+		{
+			"the permit stays while the agent has not reported after that",
+			[]change{versions("3.6.6", "m1"), held("m1"), member("m1", unsaid)},
+			decision{Phase: "Stable"},
+			"",
+		},
+		{
+			"the permit ends when it runs that version",
+			[]change{versions("3.6.5"), held("m1")},
+			decision{Phase: "Stable", Next: "FreePermit"},
+			"",
+		},
+		{
+			"not to an earlier minor version, whose data etcd refuses",
+			[]change{versions("3.5.9", "m1")},
+			decision{Phase: "Stable"},
+			"member m1 runs etcd 3.6.5, and etcd does not go back to 3.5.9",
+		},
+		{
+			"to an earlier patch version",
+			[]change{versions("3.6.4", "m1")},
+			decision{Phase: "Stable", Next: "AcquirePermit member m1"},
+			"",
+		},
+		{
+			"to a later minor version",
+			[]change{versions("3.10.0", "m1")},
+			decision{Phase: "Stable", Next: "AcquirePermit member m1"},
+			"",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan.Next(stableView(c.changes...))
+			got := decision{Phase: p.Phase, WaitsFor: p.WaitsFor}
+			if p.Next != nil {
+				got.Next = p.Next.String()
+			}
+			why := ""
+			for _, h := range p.HeldBack {
+				if h.GetAction() == "RestartMember" {
+					why = h.GetReason()
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" || why != c.held {
+				t.Errorf("Next (-want +got):\n%s\nheld back: %q, want %q", diff, why, c.held)
+			}
+		})
+	}
+}
+
 func TestARestartOfTheGuardiansIsNoPermitForOthers(t *testing.T) {
 	v := stableView(rotating("m1"), func(v *plan.View) {
 		v.Permit = &plan.Permit{

@@ -6,9 +6,11 @@ import (
 	"slices"
 )
 
-// rotates reports whether the permit is held because a member is started again for other authorities or another quota.
+// rotates reports whether the permit is held because a member is started again for other authorities, another quota or
+// another version of etcd.
 func (d *decision) rotates() bool {
-	return d.Permit != nil && d.Permit.Ours && (d.Permit.Reason == RotationReason || d.Permit.Reason == QuotaReason)
+	return d.Permit != nil && d.Permit.Ours &&
+		slices.Contains([]string{RotationReason, QuotaReason, VersionReason}, d.Permit.Reason)
 }
 
 // outdated returns the reason of the permit under which a member has to be started again, and why in words; empty if it
@@ -20,20 +22,32 @@ func (v View) outdated(m Member) (permit, why string) {
 	case v.Quota > 0 && m.Quota > 0 && m.Quota != v.Quota && !m.Bootstrap():
 		return QuotaReason, fmt.Sprintf("the quota of %s is %d MiB, and %d MiB are set: etcd reads it when it starts",
 			nameOf(m), m.Quota>>20, v.Quota>>20)
+	case m.Version != "" && m.NextVersion != "" && m.NextVersion != m.Version && !m.Bootstrap():
+		return VersionReason, fmt.Sprintf("%s runs etcd %s, and the executable of its host has %s", nameOf(m), m.Version,
+			m.NextVersion)
 	}
 	return "", ""
 }
 
-// Current reports whether a member says that it was started with the authorities and the quota of now.
+// Current reports whether a member says that it was started with the authorities and the quota of now. A version of
+// etcd that its agent did not report is not compared.
 func (v View) Current(m Member) bool {
 	permit, _ := v.outdated(m)
 	return m.Trust != "" && m.Trust == v.Trust && permit == ""
 }
 
+// renewed reports whether the member that the permit is held for was started again as that has to be.
+func (d *decision) renewed(m Member) bool {
+	return d.rotates() && d.Current(m) && (d.Permit.Reason != VersionReason || m.Version == m.NextVersion)
+}
+
 // aimOf returns for what a member is started again under a permit with a reason.
 func aimOf(permit string) string {
-	if permit == QuotaReason {
+	switch permit {
+	case QuotaReason:
 		return "so that it has the quota that is set"
+	case VersionReason:
+		return "so that it runs the etcd of its host's executable"
 	}
 	return "so that it trusts the authorities of now"
 }
@@ -41,9 +55,9 @@ func aimOf(permit string) string {
 // finishRestart ends a restart that has begun before anything else takes a voter down.
 func (d *decision) finishRestart() bool { return d.rotates() && d.restart() }
 
-// restart has members that trust other authorities than those of now, or have another quota, started again, since etcd
-// reads them at its start alone: learners, then one voter at a time under the permit, the leader last and after
-// leadership was moved. All voters are healthy here.
+// restart has members that trust other authorities than those of now, or have another quota or version of etcd than
+// they should, started again, since etcd reads them at its start alone: learners, then one voter at a time under the
+// permit, the leader last and after leadership was moved. All voters are healthy here.
 func (d *decision) restart() bool {
 	var outdated []Member
 	for _, m := range slices.Concat(d.learners, d.voters) {
@@ -93,6 +107,9 @@ func (d *decision) restartable(m Member) (why, unblock string) {
 	switch {
 	case !hosted:
 		return "no machine of the control plane runs it", "wait until the members are on machines"
+	case earlierMinor(m.NextVersion, m.Version):
+		return fmt.Sprintf("%s runs etcd %s, and etcd does not go back to %s", nameOf(m), m.Version, m.NextVersion),
+			"update to a release with etcd " + m.Version + " or later"
 	case !d.attended(m):
 		return "the agent of " + nameOf(m) + " is away", "bring it back, or delete its machine"
 	case m.Learner:
@@ -104,4 +121,13 @@ func (d *decision) restartable(m Member) (why, unblock string) {
 			Majority(len(d.voters))), "add control-plane machines"
 	}
 	return "", ""
+}
+
+// earlierMinor reports whether etcd of version a refuses the data of version b, as that of an earlier minor version
+// does. Source: etcd's downgrade guide.
+func earlierMinor(a, b string) bool {
+	var x, y [2]int
+	_, xErr := fmt.Sscanf(a, "%d.%d.", &x[0], &x[1])
+	_, yErr := fmt.Sscanf(b, "%d.%d.", &y[0], &y[1])
+	return xErr == nil && yErr == nil && slices.Compare(x[:], y[:]) < 0
 }

@@ -140,7 +140,7 @@ func (d *decision) endPermit() bool {
 		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
 	case !d.voters[i].Healthy, d.voters[i].Defragments:
 		return false
-	case d.rotates() && d.Current(d.voters[i]):
+	case d.renewed(d.voters[i]):
 		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " was started again, " + aimOf(d.Permit.Reason)})
 	case d.rotates() && d.attended(d.voters[i]):
 		return false // its agent may have the order already, so that it may go down at any moment

@@ -33,6 +33,8 @@ const (
 	RotationReason = "rotation of an authority"
 	// QuotaReason is that of one that is held while a member is started again with another quota.
 	QuotaReason = "another quota"
+	// VersionReason is that of one that is held while a member is started again with another version of etcd.
+	VersionReason = "another version of etcd"
 
 	roleLabel  = "machine.openshift.io/cluster-api-machine-role"
 	masterRole = "master"
@@ -132,7 +134,10 @@ type Member struct {
 	StoppingFor time.Duration // since then
 	MachineUID  string        // of the machine that it was added for; empty while that is not written down
 	Trust       string        // hash of the authorities that it trusts since its start; empty if it did not say
-	Restarting  bool          // its agent was commanded to restart it, and it does not trust the current authorities yet
+	Version     string        // of etcd; empty if unknown
+	NextVersion string        // of etcd, that it would run after a restart; empty if its agent did not say
+	Other       bool          // it runs from another executable than it would be started from
+	Restarting  bool          // its agent was commanded to restart it, and it is not current yet
 	RestartFor  time.Duration // since then
 }
 

@@ -31,7 +31,7 @@ func (s *Server) AttendMember(r *etcdv1.AttendMemberRequest,
 	}
 	offer := agents.Offer{
 		Node: r.GetNode(), MachineUID: caller.UID, PeerURL: r.GetPeerUrl(), ClientURL: r.GetClientUrl(),
-		HasData: r.GetHasData(),
+		HasData: r.GetHasData(), NextVersion: r.GetEtcdVersion(), Other: r.GetOtherExecutable(),
 	}
 	return s.Controller.Agents.Attend(ctx, offer, stream.Send)
 }

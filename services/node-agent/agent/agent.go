@@ -46,6 +46,8 @@ type Member interface {
 	ClientURL() string
 	HasData() bool
 	Removed() bool
+	EtcdVersion() string
+	Other() bool
 	Note(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Follow(ctx context.Context, order plan.Order) error

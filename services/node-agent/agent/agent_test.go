@@ -39,6 +39,7 @@ type listener struct {
 	images        []string // in each registration
 	beats         int
 	offers        []bool // whether there was data
+	versions      []string
 }
 
 func (l *listener) RegisterNode(_ context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
@@ -80,6 +81,7 @@ func (l *listener) AttendMember(r *etcdv1.AttendMemberRequest,
 ) error {
 	l.mu.Lock()
 	l.offers = append(l.offers, r.GetHasData())
+	l.versions = append(l.versions, r.GetEtcdVersion())
 	orders := slices.Clone(l.orders)
 	l.mu.Unlock()
 	for _, o := range orders {
@@ -208,11 +210,20 @@ type disk struct {
 	did     []string
 	trust   string // of the files
 	signed  int
+	etcd    string // version that it would run after a restart
+	next    string // the same after an order; empty if it stays
 }
 
 func (d *disk) PeerURL() string   { return "https://127.0.0.1:2380" }
 func (d *disk) ClientURL() string { return "https://127.0.0.1:2379" }
 
+func (d *disk) EtcdVersion() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.etcd
+}
+
+func (d *disk) Other() bool                { return false }
 func (d *disk) Note(context.Context) error { return nil }
 
 func (d *disk) NeedsCertificates() bool { return false }
@@ -258,6 +269,9 @@ func (d *disk) Follow(_ context.Context, o plan.Order) error {
 		d.fails--
 		return errors.New("disk is full")
 	}
+	if d.next != "" {
+		d.etcd = d.next
+	}
 	d.did = append(d.did, o.Command+o.Trust)
 	switch {
 	case o.Command == plan.Start:
@@ -277,6 +291,19 @@ func TestAnOrderThatFailsIsFollowedOnTheNextStream(t *testing.T) {
 		}
 		if !slices.Equal(d.did, []string{"Start"}) || !slices.Equal(l.offers, []bool{false, false, false}) || d.resumed != 3 {
 			t.Errorf("did %v after offers %v", d.did, l.offers)
+		}
+	})
+}
+
+func TestAMemberIsOfferedAgainWithAnotherVersionOfEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{orders: []*etcdv1.AttendMemberResponse{{Command: "Start", Name: "a"}}}
+		d := &disk{next: "3.6.6"}
+		if err := run(t, time.Minute, newAgent(l.connect(t), d).Attend); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(l.versions, []string{"", "3.6.6"}) {
+			t.Errorf("versions offered: %q", l.versions)
 		}
 	})
 }

@@ -26,8 +26,10 @@ func (a *Agent) attend(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	etcd, other := m.EtcdVersion(), m.Other()
 	stream, err := etcdv1.NewQuorumServiceClient(a.cfg.Conn).AttendMember(ctx, &etcdv1.AttendMemberRequest{
-		Node: a.cfg.Node, PeerUrl: m.PeerURL(), ClientUrl: m.ClientURL(), HasData: m.HasData(),
+		Node: a.cfg.Node, PeerUrl: m.PeerURL(), ClientUrl: m.ClientURL(), HasData: m.HasData(), EtcdVersion: etcd,
+		OtherExecutable: other,
 	})
 	if err != nil {
 		return err
@@ -43,6 +45,9 @@ func (a *Agent) attend(ctx context.Context) error {
 			if m.Removed() {
 				// Its data is of no use any more: without it the machine offers again, as a new one.
 				return m.Follow(ctx, plan.Order{})
+			}
+			if m.EtcdVersion() != etcd || m.Other() != other {
+				return nil // it is offered again, as it is now
 			}
 			if err := m.Note(ctx); err != nil {
 				return err
@@ -74,7 +79,7 @@ func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) erro
 	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(),
 		ClusterToken: r.GetInitialClusterToken(),
-		Trust:        r.GetTrust(), QuotaBytes: r.GetQuotaBackendBytes(),
+		Trust:        r.GetTrust(), RenewExecutable: r.GetRenewExecutable(), QuotaBytes: r.GetQuotaBackendBytes(),
 	}))
 }
 

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/version"
+
 	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 
@@ -81,6 +83,27 @@ func (m *Member) Removed() bool {
 	return false
 }
 
+// EtcdVersion returns the version of etcd that the member runs after its next start; empty if it is then started from
+// another executable than this process runs from.
+func (m *Member) EtcdVersion() string {
+	own, err := os.Readlink("/proc/self/exe")
+	if next, nextErr := filepath.EvalSymlinks(m.cfg.Command[0]); err != nil || nextErr != nil || next != own {
+		return ""
+	}
+	return version.Version
+}
+
+// Other reports whether the member runs from another executable than it would be started from.
+func (m *Member) Other() bool {
+	st, ok := m.supervisor.Lookup(processName)
+	if !ok || !st.Running {
+		return false
+	}
+	now, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", st.PID))
+	next, nextErr := filepath.EvalSymlinks(m.cfg.Command[0])
+	return err == nil && nextErr == nil && now != next
+}
+
 // Note writes down that the member has data, as soon as it has. It costs nothing once that is done.
 func (m *Member) Note(ctx context.Context) error {
 	m.mu.Lock()
@@ -103,7 +126,7 @@ func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 		}
 		p := plan.Member(plan.MemberView{
 			Record: record, HasData: m.HasData(), Removed: m.Removed(), Trust: m.startedWith(),
-			Order: order,
+			Other: m.Other(), Order: order,
 		})
 		if err := m.do(ctx, p); err != nil {
 			return err
@@ -120,7 +143,7 @@ func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 		return fmt.Errorf("%w: %s", plan.ErrRefused, p.Refuse)
 	}
 	if p.Restart {
-		m.log.InfoContext(ctx, "member is started again, since it has to trust other authorities")
+		m.log.InfoContext(ctx, "member is started again, for other authorities or another executable")
 		if err := m.halt(ctx); err != nil {
 			return err
 		}

@@ -42,6 +42,9 @@ type Order struct {
 	// Trust is, of a Start, the hash of the authorities that the member has to trust: it is started again if it trusts
 	// others. Empty if it does not matter.
 	Trust string
+	// RenewExecutable is, of a Start, that a member which runs from another executable than it would be started from is
+	// started again.
+	RenewExecutable bool
 	// QuotaBytes is, of a Start, the size of the database at which the member refuses writes; 0: etcd-member's own choice.
 	// A member that runs keeps the quota that it has unless Trust is set, which says that it is its turn to go down.
 	QuotaBytes int64
@@ -53,6 +56,7 @@ type MemberView struct {
 	HasData bool    // a member's data is on the disk
 	Removed bool    // the process ended because the cluster removed the member
 	Trust   string  // hash of the authorities with which the process was last started; empty if it never was
+	Other   bool    // the process runs from another executable than it would be started from
 	Order   Order
 }
 
@@ -140,9 +144,11 @@ func start(v MemberView) MemberPlan {
 	return renew(v, run(v, r))
 }
 
-// renew has the process that p runs start again if it trusts other authorities than it has to.
+// renew has the process that p runs start again if it trusts other authorities than it has to, or runs from another
+// executable.
 func renew(v MemberView, p MemberPlan) MemberPlan {
-	p.Restart = p.Run != nil && v.Order.Trust != "" && v.Order.Trust != v.Trust
+	p.Restart = p.Run != nil &&
+		(v.Order.Trust != "" && v.Order.Trust != v.Trust || v.Order.RenewExecutable && v.Other)
 	return p
 }
 

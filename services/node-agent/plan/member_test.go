@@ -17,6 +17,8 @@ func TestMember(t *testing.T) {
 	later := Order{Command: Start, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	renewed := later
 	renewed.Trust = "next"
+	executable := later
+	executable.RenewExecutable = true
 	larger, turn, grown := begin, renewed, kept
 	larger.QuotaBytes, turn.QuotaBytes, grown.QuotaBytes = 4<<30, 4<<30, 4<<30
 	sized := first
@@ -103,6 +105,21 @@ func TestMember(t *testing.T) {
 		{
 			"one that trusts them already is not",
 			MemberView{Record: &kept, HasData: true, Trust: "next", Order: renewed},
+			MemberPlan{Run: &kept},
+		},
+		{
+			"a member that runs from another executable is started again on an order",
+			MemberView{Record: &kept, HasData: true, Other: true, Order: executable},
+			MemberPlan{Restart: true, Run: &kept},
+		},
+		{
+			"one that runs from that executable already is not",
+			MemberView{Record: &kept, HasData: true, Order: executable},
+			MemberPlan{Run: &kept},
+		},
+		{
+			"nor is one without an order",
+			MemberView{Record: &kept, HasData: true, Other: true, Order: later},
 			MemberPlan{Run: &kept},
 		},
 		{"an order that does not say what to trust restarts nothing", MemberView{

@@ -20,6 +20,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -164,6 +165,18 @@ func (l *loaded) nodeTask() apply.Task {
 		}
 	}
 	return apply.NodeTask(l.version())
+}
+
+// bringsHost reports whether the release has a Program of the executable that agents and members are started from.
+func (l *loaded) bringsHost() bool {
+	for _, tasks := range l.tasks {
+		for _, t := range tasks {
+			if t.Program() != nil && t.Name == topology.Host && !t.Delete() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // nodeVersion is the version that the operator of the nodes' configuration must report.

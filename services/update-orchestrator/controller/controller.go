@@ -32,6 +32,7 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/custom"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/members"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/snapshots"
@@ -59,6 +60,9 @@ type Config struct {
 
 	// Snapshots takes snapshots of etcd before updates; nil: none are taken.
 	Snapshots *snapshots.Taker
+
+	// Members waits for the members of etcd at the end of updates; nil: they are not waited for.
+	Members *members.Follower
 
 	// Capabilities is the spec.capabilities.baselineCapabilitySet of a new cluster; it may be empty.
 	Capabilities string

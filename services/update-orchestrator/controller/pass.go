@@ -79,6 +79,9 @@ func (c *Controller) newPass(ctx context.Context, cv *updatev1.ClusterVersion, j
 		for _, o := range plan.Leftovers(l.place(c.inventory(cv.GetStatus().GetDesired().GetImage())), l.wants()) {
 			v.Leftovers = append(v.Leftovers, &plan.Manifest{ID: "leftover " + plan.Identity(o), Object: o, Leftover: true})
 		}
+		if c.Members != nil {
+			v.Members = plan.MembersManifest()
+		}
 		t := l.nodeTask()
 		t.File, t.Document = "", 0
 		v.Nodes = manifest(t, p.overrides)
@@ -242,6 +245,9 @@ func (p *pass) noteApplied(m *plan.Manifest, o object.Object) {
 
 // follow watches what a manifest started until it is ready.
 func (p *pass) follow(m *plan.Manifest, see func(plan.Rollout)) error {
+	if m.Members {
+		return p.c.Members.Follow(p.ctx, p.release.bringsHost(), see)
+	}
 	if !m.Nodes() {
 		return p.c.Applier.Follow(p.ctx, p.tasks[m.ID], func(o object.Object, r plan.Rollout) error {
 			if m.Job && r.Ready {

@@ -23,7 +23,9 @@ const turnEvery = 500 * time.Millisecond
 // ProgramsView returns what is known of the programs of a cluster whose control plane is on hosts; false while the
 // hosts are not known.
 func (c *Controller) ProgramsView() (plan.ProgramsView, bool) {
-	v := plan.ProgramsView{Programs: c.Tables.Programs.All(), Order: topology.UpdateOrder()}
+	v := plan.ProgramsView{
+		Programs: c.Tables.Programs.All(), Levels: topology.UpdateLevels(), Images: topology.UpdateOrchestrator,
+	}
 	if c.Hosts == nil {
 		return v, false
 	}

@@ -50,6 +50,7 @@ type Manifest struct {
 	Job       bool                       // it is a Job: nothing passes its file, and it runs once for a release
 	Ran       bool                       // the Job ran for this release
 	Leftover  bool                       // no manifest, but an object that the release lacks: it is removed
+	Members   bool                       // no manifest, but the members of etcd: they are waited for
 }
 
 // skipped reports whether nothing is done with a manifest: Jobs run in updates alone, and once.
@@ -123,6 +124,7 @@ type PassView struct {
 	Files     []string               // of manifests, in load order
 	Manifests map[string][]*Manifest // by file; those of a file in load order
 	Leftovers []*Manifest            // what is removed once everything is applied
+	Members   *Manifest              // the members of etcd, which are waited for after that; nil for none
 	Nodes     *Manifest              // the operator of the nodes' configuration, which is waited for last; nil for none
 	Before    int                    // manifests that were reached before: a pass that begins again does not count down
 	Failures  map[string]Failure     // of the last pass, by ID; each stays until its manifest succeeds
@@ -265,7 +267,7 @@ func NewPass(v PassView) *Pass {
 }
 
 // lastSteps are what an update does when everything is applied: it removes what the release lacks, all at once, and
-// then waits for the nodes. Source: seed 001, "until the entire control plane is updated".
+// then waits for the members of etcd and for the nodes. Source: seed 001, "until the entire control plane is updated".
 func lastSteps(v PassView) (out []*stepRun) {
 	alone := func(run *stepRun, m *Manifest) {
 		chain := &chainRun{step: run}
@@ -280,10 +282,12 @@ func lastSteps(v PassView) (out []*stepRun) {
 		}
 		out = append(out, run)
 	}
-	if v.Nodes != nil {
-		run := &stepRun{}
-		alone(run, v.Nodes)
-		out = append(out, run)
+	for _, m := range []*Manifest{v.Members, v.Nodes} {
+		if m != nil {
+			run := &stepRun{}
+			alone(run, m)
+			out = append(out, run)
+		}
 	}
 	return out
 }
@@ -373,6 +377,10 @@ func (p *Pass) chain(c *chainRun, now time.Time, operator func(string) *updatev1
 			}
 			if e.skipped(p.start.Mode) {
 				p.ended(e)
+				continue
+			}
+			if e.Members { // nothing is applied
+				e.state = unwatched
 				continue
 			}
 			e.state, e.began = applying, now

@@ -18,6 +18,7 @@ import (
 const (
 	updatesHost  = "UpdatesHost"  // a host changes
 	hostAway     = "HostAway"     // a host that lacks it cannot be changed now
+	fetching     = "Fetching"     // a host reads the executable; it is a reason of supervisors, too
 	hostNotReady = "HostNotReady" // a host does not report, or a change would leave too few processes
 )
 
@@ -34,8 +35,22 @@ func (h ProgramHost) serves(program string) bool { return slices.Contains(h.Serv
 // ProgramsView is what is known of the programs that releases brought to a cluster whose control plane is on hosts.
 type ProgramsView struct {
 	Programs []*programv1.Program
-	Order    []string // names of all programs, in the order in which they change
+	Levels   [][]string // names of all programs, in the order in which they change; those of a level do together
+	Images   string     // program from which the hosts read executables
 	Hosts    []ProgramHost
+}
+
+// level returns the position of the level of a program.
+func (v ProgramsView) level(p *programv1.Program) int {
+	return slices.IndexFunc(v.Levels, func(names []string) bool {
+		return slices.Contains(names, p.GetMetadata().GetName())
+	})
+}
+
+// change is a program that changes on a host, or has its turn there.
+type change struct {
+	program *programv1.Program
+	host    string
 }
 
 // ProgramTurn is what happens to a program.
@@ -50,19 +65,21 @@ type ProgramTurn struct {
 	Message string
 }
 
-// Programs says on which host which program may change to what is wanted: one program on one host at a time, those
-// whose process does not serve first, the leader's last. A host gets its turn once it has the executable. A process
-// that serves is only taken down while those of all other hosts serve. Once a host had to go back, no other one is
-// changed. A turn ends when its host has what is wanted, had to go back, is no longer of the cluster, or has seen that
-// it must not begin: a supervisor may act on it until it has seen the next state.
+// Programs says on which host which program may change to what is wanted: the programs of one level on one host at a
+// time, those whose process does not serve first, the host of leaders last. A host gets its turn once it has the
+// executable, and the first one once no other host reads it. A process that serves is only taken down while those of
+// all other hosts serve. Once a host had to go back, no other one is changed, for no program of the level. A turn ends
+// when its host has what is wanted, had to go back, is no longer of the cluster, or has seen that it must not begin: a
+// supervisor may act on it until it has seen the next state.
 func Programs(v ProgramsView) []ProgramTurn {
 	programs := slices.Clone(v.Programs)
-	place := func(p *programv1.Program) int { return slices.Index(v.Order, p.GetMetadata().GetName()) }
+	order := slices.Concat(v.Levels...)
+	place := func(p *programv1.Program) int { return slices.Index(order, p.GetMetadata().GetName()) }
 	slices.SortStableFunc(programs, func(a, b *programv1.Program) int { return place(a) - place(b) })
-	changes := "" // what changes already: a program and its host
+	var changes []change
 	note := func(p *programv1.Program, host string) {
-		if changes == "" && host != "" {
-			changes = fmt.Sprintf("%s, which changes on host %s", p.GetMetadata().GetName(), host)
+		if host != "" {
+			changes = append(changes, change{p, host})
 		}
 	}
 	for _, p := range programs {
@@ -70,11 +87,37 @@ func Programs(v ProgramsView) []ProgramTurn {
 	}
 	var out []ProgramTurn
 	for _, p := range programs {
-		t := programTurn(p, v.Hosts, changes)
-		note(p, t.Turn)
+		t := v.programTurn(p, changes)
+		if changing(p, v.Hosts) == "" {
+			note(p, t.Turn)
+		}
 		out = append(out, t)
 	}
 	return out
+}
+
+// awaits says what a program that does not change waits for: programs of another level, or one of its own that went
+// back or changes on two hosts. Otherwise at is the host that it may change on now, with the others of its level; any
+// if it is empty.
+func (v ProgramsView) awaits(p *programv1.Program, changes []change) (text, at string) {
+	for _, c := range changes {
+		if v.level(c.program) != v.level(p) || at != "" && at != c.host {
+			return fmt.Sprintf("%s, which changes on host %s", c.program.GetMetadata().GetName(), c.host), ""
+		}
+		at = c.host
+	}
+	for _, o := range v.Programs {
+		// What another release brings may have to change before that can be repaired.
+		if o == p || v.level(o) != v.level(p) || o.GetSpec().GetImage() != p.GetSpec().GetImage() || object.Deleting(p) {
+			continue
+		}
+		for _, h := range v.Hosts {
+			if gaveUp(o, reportOf(o, h.Name)) {
+				return fmt.Sprintf("%s, which did not change on host %s", o.GetMetadata().GetName(), h.Name), ""
+			}
+		}
+	}
+	return "", at
 }
 
 // awayText is said of a host that is not present.
@@ -147,7 +190,8 @@ func gaveUp(p *programv1.Program, r *programv1.ProgramHost) bool {
 	return speaks(p, r) && !r.GetProgressing() && r.GetReason() != supervision.Updated && !object.Deleting(p)
 }
 
-func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) ProgramTurn {
+func (v ProgramsView) programTurn(p *programv1.Program, changes []change) ProgramTurn {
+	hosts := v.Hosts
 	t := ProgramTurn{Program: p}
 	var lack []ProgramHost
 	for _, h := range hosts {
@@ -162,6 +206,7 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 	}
 	count := fmt.Sprintf("%d of %d hosts have %s", len(hosts)-len(lack), len(hosts), wantedText(p))
 	t.Turn = changing(p, hosts)
+	awaits, at := v.awaits(p, changes)
 	switch {
 	case onTrial(reportOf(p, t.Turn)):
 		t.Failed = false // until it is known what comes of this one
@@ -180,10 +225,10 @@ func programTurn(p *programv1.Program, hosts []ProgramHost, changes string) Prog
 			t.Held, t.Reason, t.Message = true, reason, message
 		}
 		t.Message = count + "; " + t.Message
-	case changes != "":
-		t.Reason, t.Message = supervision.AwaitsPrograms, fmt.Sprintf("%s; it waits for %s", count, changes)
+	case awaits != "":
+		t.Reason, t.Message = supervision.AwaitsPrograms, fmt.Sprintf("%s; it waits for %s", count, awaits)
 	default:
-		t.Turn, t.Reason, t.Message = nextHost(p, lack, hosts)
+		t.Turn, t.Reason, t.Message = v.nextHost(p, lack, at)
 		t.Message = count + "; " + t.Message
 	}
 	return t
@@ -203,9 +248,23 @@ func turnText(p *programv1.Program, turn string, hosts []ProgramHost) (reason, m
 	return updatesHost, fmt.Sprintf("host %s changes: %s", turn, said.GetMessage())
 }
 
-// nextHost chooses the host that changes next of those that lack what is wanted, or says why none does.
-func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, message string) {
-	program := p.GetMetadata().GetName()
+// nextHost chooses the host that changes next of those that lack what is wanted, or says why none does. at is the only
+// one that may; any if it is empty.
+func (v ProgramsView) nextHost(p *programv1.Program, lack []ProgramHost, at string) (turn, reason, message string) {
+	program, hosts := p.GetMetadata().GetName(), v.Hosts
+	if at != "" {
+		if lack = slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return h.Name != at }); len(lack) == 0 {
+			return "", supervision.AwaitsPrograms, "it waits for other programs, which change on host " + at
+		}
+	}
+	led := func(h ProgramHost) (n int) {
+		for _, name := range h.Leading {
+			if slices.Contains(v.Levels[max(v.level(p), 0)], name) {
+				n++
+			}
+		}
+		return n
+	}
 	here := slices.DeleteFunc(slices.Clone(lack), func(h ProgramHost) bool { return !h.Present })
 	if len(here) == 0 {
 		return "", hostAway, fmt.Sprintf("host %s %s", namesOf(lack), awayText)
@@ -214,8 +273,8 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 		switch {
 		case waits(p, h.Name) && !h.serves(program):
 			return 1
-		case slices.Contains(h.Leading, program): // so that it is led elsewhere once, not at each host
-			return 4
+		case led(h) > 0: // so that programs are led elsewhere once, not at each host
+			return 4 + led(h)
 		case !waits(p, h.Name):
 			return 3
 		}
@@ -235,6 +294,13 @@ func nextHost(p *programv1.Program, lack, hosts []ProgramHost) (turn, reason, me
 	}
 	if reason, message := lacking(p, next.Name, hosts); reason != "" {
 		return "", reason, message
+	}
+	for _, h := range lack {
+		if r := reportOf(p, h.Name); program == v.Images && next.serves(program) && h.Present && speaks(p, r) &&
+			r.GetReason() == fetching {
+			return "", fetching, fmt.Sprintf("host %s is next, and waits until host %s has read the executable, which it may "+
+				"read from there", next.Name, h.Name)
+		}
 	}
 	return next.Name, updatesHost, fmt.Sprintf("host %s is next", next.Name)
 }

@@ -19,7 +19,12 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-var order = []string{"update-orchestrator", "gateway", "scheduler"}
+var (
+	order = []string{"update-orchestrator", "gateway", "scheduler"}
+	// Each program alone, and two of them together.
+	apart    = [][]string{order[:1], order[1:2], order[2:]}
+	together = [][]string{order[:1], order[1:]}
+)
 
 // wantedProgram is a program at generation 2 of which a release wants version 2.
 func wantedProgram(name, turn string, hosts ...*programv1.ProgramHost) *programv1.Program {
@@ -41,7 +46,8 @@ func deletedProgram(name string, hosts ...*programv1.ProgramHost) *programv1.Pro
 func on(host, version, reason string) *programv1.ProgramHost {
 	h := &programv1.ProgramHost{
 		Name: host, ObservedGeneration: 2, Image: "i" + version, Version: version, Reason: reason, Message: "said by " + host,
-		Progressing: slices.Contains([]string{"Starting", "Fetching", "AwaitsTurn", "TurnHeld", "Returning"}, reason),
+		Progressing: slices.Contains([]string{"Starting", "Fetching", "NotFetched", "AwaitsTurn", "TurnHeld", "Returning"},
+			reason),
 	}
 	if version == "0" { // what the host was started with
 		h.Image = ""
@@ -68,6 +74,7 @@ func TestPrograms(t *testing.T) {
 	has := func(host string) *programv1.ProgramHost { return on(host, "2", "Updated") }
 	for name, c := range map[string]struct {
 		programs []*programv1.Program
+		levels   [][]string // apart if there are none
 		hosts    []plan.ProgramHost
 		turns    []string // "program: host reason"
 		words    string   // of the first message
@@ -251,6 +258,72 @@ func TestPrograms(t *testing.T) {
 			turns: []string{"gateway:  AwaitsPrograms", "scheduler: h2 Starting"},
 			words: "0 of 3 hosts have version 2; it waits for scheduler, which changes on host h2",
 		},
+		"programs of a level change together on a host": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "", old("h1"), old("h2"), old("h3")),
+				wantedProgram("scheduler", "", old("h1"), old("h2"), old("h3")),
+			},
+			hosts: hosts(), turns: []string{"gateway: h2 UpdatesHost", "scheduler: h2 UpdatesHost"},
+		},
+		"one follows another of its level to the host of its leader": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "h1", on("h1", "2", "Starting"), has("h2"), has("h3")),
+				wantedProgram("scheduler", "", old("h1"), old("h2"), old("h3")),
+			},
+			hosts: hosts("gateway h1"), turns: []string{"gateway: h1 Starting", "scheduler: h1 UpdatesHost"},
+		},
+		"one has changed where another of its level does": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "h2", old("h1"), on("h2", "2", "Starting"), old("h3")),
+				wantedProgram("scheduler", "h2", old("h1"), has("h2"), old("h3")),
+			},
+			hosts: hosts("gateway h2"), turns: []string{"gateway: h2 Starting", "scheduler:  AwaitsPrograms"},
+		},
+		"a program of another level waits for all of one": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("update-orchestrator", "", old("h1"), old("h2"), old("h3")),
+				wantedProgram("scheduler", "h2", old("h1"), on("h2", "2", "Starting"), old("h3")),
+			},
+			hosts: hosts(), turns: []string{"update-orchestrator:  AwaitsPrograms", "scheduler: h2 Starting"},
+		},
+		"no other host is changed once one of the level went back": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "h2", old("h1"), has("h2"), old("h3")),
+				wantedProgram("scheduler", "h2", old("h1"), on("h2", "1", "RolledBack"), old("h3")),
+			},
+			hosts: hosts(), turns: []string{"gateway:  AwaitsPrograms", "scheduler:  RolledBack failed"},
+			words: "1 of 3 hosts have version 2; it waits for scheduler, which did not change on host h2",
+		},
+		"one of another release goes on then": {
+			levels: together,
+			programs: []*programv1.Program{
+				wantedProgram("gateway", "", on("h1", "3", "AwaitsTurn"), has("h2"), has("h3")),
+				func() *programv1.Program {
+					p := wantedProgram("scheduler", "", old("h1"), on("h2", "1", "RolledBack"), old("h3"))
+					p.Spec.Image = "i3"
+					return p
+				}(),
+			},
+			hosts: hosts(), turns: []string{"gateway: h1 UpdatesHost", "scheduler:  RolledBack failed"},
+		},
+		"the program that others read from waits until they have": {
+			programs: []*programv1.Program{
+				wantedProgram("update-orchestrator", "", old("h1"), old("h2"), on("h3", "1", "Fetching")),
+			},
+			hosts: hosts(), turns: []string{"update-orchestrator:  Fetching"},
+			words: "host h2 is next, and waits until host h3 has read the executable",
+		},
+		"it does not wait for a host that is away or cannot read": {
+			programs: []*programv1.Program{
+				wantedProgram("update-orchestrator", "", old("h1"), old("h2"), on("h3", "1", "NotFetched")),
+			},
+			hosts: hosts(), turns: []string{"update-orchestrator: h2 UpdatesHost"},
+		},
 		"it is deleted": {
 			programs: []*programv1.Program{deletedProgram("gateway", on("h1", "2", "Updated"), on("h2", "0", "Updated"),
 				on("h3", "2", "AwaitsTurn"))},
@@ -287,7 +360,12 @@ func TestPrograms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			list := plan.Programs(plan.ProgramsView{Programs: c.programs, Order: order, Hosts: c.hosts})
+			if c.levels == nil {
+				c.levels = apart
+			}
+			list := plan.Programs(plan.ProgramsView{
+				Programs: c.programs, Levels: c.levels, Hosts: c.hosts, Images: "update-orchestrator",
+			})
 			for _, d := range list {
 				text := fmt.Sprintf("%s: %s %s", d.Program.GetMetadata().GetName(), d.Turn, d.Reason)
 				for _, f := range []struct {
@@ -314,7 +392,7 @@ func TestTheStatusOfAProgramFollowsFromItsHosts(t *testing.T) {
 	p := wantedProgram("gateway", "h2", on("h4", "2", "Updated"), on("h3", "1", "AwaitsTurn"), on("h2", "2", "Starting"),
 		on("h1", "2", "Updated"))
 	p.Status.Hosts[2].PreviousImage = "i1"
-	v := plan.ProgramsView{Programs: []*programv1.Program{p}, Order: order, Hosts: hosts()}
+	v := plan.ProgramsView{Programs: []*programv1.Program{p}, Levels: apart, Hosts: hosts()}
 	before := proto.CloneOf(p)
 	next := plan.Programs(v)[0].Applied(v.Hosts, time.Unix(60, 0))
 	if !proto.Equal(before, p) {
@@ -356,12 +434,13 @@ func TestTheStatusOfAProgramFollowsFromItsHosts(t *testing.T) {
 	}
 }
 
-// Whatever hosts do, and whenever releases change their mind, only one process is away because of an update, and in the
-// end all hosts have what is wanted.
-func TestOneProcessChangesAtATime(t *testing.T) {
+// Whatever hosts do, and whenever releases change their mind, only processes of one level on one host are away because
+// of an update, and in the end all hosts have what is wanted.
+func TestOneHostChangesAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{
-			t: t, programs: map[string]*programv1.Program{}, seen: map[string]*programv1.Program{}, runs: map[string]string{},
+			t: t, levels: rapid.SampledFrom([][][]string{apart, together}).Draw(t, "levels"),
+			programs: map[string]*programv1.Program{}, seen: map[string]*programv1.Program{}, runs: map[string]string{},
 			before: map[string]string{}, refused: map[string]int32{}, down: map[string]bool{}, away: map[string]bool{},
 		}
 		for _, name := range order {
@@ -410,6 +489,7 @@ func TestOneProcessChangesAtATime(t *testing.T) {
 // model is three hosts with their supervisors, and the leader of update-orchestrator.
 type model struct {
 	t        *rapid.T
+	levels   [][]string
 	programs map[string]*programv1.Program // as they are stored
 
 	// By host and program: what a supervisor sees, which may be older; the version that runs, and on trial the one before;
@@ -469,7 +549,9 @@ func (m *model) work(lazy func(string) bool) {
 			list = append(list, m.programs[name])
 		}
 	}
-	for _, d := range plan.Programs(plan.ProgramsView{Programs: list, Order: order, Hosts: now}) {
+	for _, d := range plan.Programs(plan.ProgramsView{
+		Programs: list, Levels: m.levels, Hosts: now, Images: order[0],
+	}) {
 		name := d.Program.GetMetadata().GetName()
 		m.programs[name] = d.Applied(now, time.Unix(0, 0))
 		if object.Deleting(m.programs[name]) && len(m.programs[name].GetMetadata().GetFinalizers()) == 0 {
@@ -483,8 +565,13 @@ func (m *model) work(lazy func(string) bool) {
 			}
 		}
 	}
-	if len(m.before) > 1 {
-		m.t.Fatalf("%d processes change at a time: %v", len(m.before), m.before)
+	places := map[string]bool{} // by host and level
+	for at := range m.before {
+		level := slices.IndexFunc(m.levels, func(names []string) bool { return slices.Contains(names, at[2:]) })
+		places[fmt.Sprintf("level %d on %s", level, at[:2])] = true
+	}
+	if len(places) > 1 {
+		m.t.Fatalf("changes at a time: %v of %v", places, m.before)
 	}
 }
 

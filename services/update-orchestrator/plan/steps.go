@@ -127,6 +127,8 @@ func resolution(m *Manifest, g Gate) string {
 	switch {
 	case g.Reason == operatorNoVersions:
 		return "A release whose manifest declares the versions of the operator: build it again, and update to that one."
+	case m.Members:
+		return "etcd-guardian restarts the members, one at a time: `windlass plan quorum` shows what it waits for."
 	case strings.HasPrefix(g.Reason, "ControlPlane"):
 		return "The pool master reaches its configuration: `windlass plan machineconfigpool master` shows what its nodes " +
 			"wait for."
@@ -276,6 +278,8 @@ func waitReasonOf(m *Manifest, w *updatev1.UpdateWait) string {
 	switch {
 	case m.Nodes():
 		return "ControlPlaneNotUpdated"
+	case m.Members:
+		return membersNotUpdated
 	case strings.HasPrefix(w.GetFact(), m.Title()+" must "):
 		return applyFailed
 	case m.Program:

@@ -53,16 +53,20 @@ func (s *Program) PlanPrograms(_ context.Context, req *programv1.PlanProgramsReq
 
 // given returns what a request says of programs and hosts.
 func given(req *programv1.PlanProgramsRequest) (plan.ProgramsView, []object.Fault) {
-	v := plan.ProgramsView{Programs: req.GetPrograms(), Order: topology.UpdateOrder()}
+	v := plan.ProgramsView{
+		Programs: req.GetPrograms(), Levels: topology.UpdateLevels(),
+		Images: topology.UpdateOrchestrator,
+	}
 	var faults []object.Fault
 	names := map[string]bool{}
 	for i, p := range v.Programs {
 		name, path := p.GetMetadata().GetName(), fmt.Sprintf("programs[%d].metadata.name", i)
 		switch {
-		case !slices.Contains(v.Order, name):
+		case topology.UpdateLevel(name) < 0:
 			faults = append(faults, object.Fault{
-				Path:        path,
-				Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(v.Order)), ", "),
+				Path: path,
+				Description: "must be a program of Windlass: " + strings.Join(slices.Sorted(slices.Values(topology.UpdateOrder())),
+					", "),
 			})
 		case names[name]:
 			faults = append(faults, object.Fault{Path: path, Description: "is given twice"})

@@ -139,10 +139,23 @@ func start(t *testing.T) *cluster {
 	c.owner("etcd-guardian", func(p *serve.Process, st *store.Store) []func(context.Context) error {
 		c.snapshots = resource.NewTable(st, p.Validator, resource.Config[*etcdv1.Snapshot]{})
 		serveTable(c, p, &etcdv1.SnapshotService_ServiceDesc, c.snapshots)
+		etcdv1.RegisterQuorumServiceServer(p.Services, quorum{})
 		return []func(context.Context) error{c.snapshots.Run, c.guard}
 	})
 	c.cfg.Peers = map[string]string{"etcd-guardian": c.peers["etcd-guardian"]}
 	return c
+}
+
+// quorum is one of a member that needs no restart.
+type quorum struct {
+	etcdv1.UnimplementedQuorumServiceServer
+}
+
+func (quorum) PlanQuorum(context.Context, *etcdv1.PlanQuorumRequest) (*etcdv1.PlanQuorumResponse, error) {
+	return &etcdv1.PlanQuorumResponse{Quorum: &etcdv1.Quorum{
+		ObserveTime: timestamppb.Now(),
+		Members:     []*etcdv1.Member{{Name: "m0", Healthy: true, Version: "3.7.3", NextVersion: "3.7.3"}},
+	}}, nil
 }
 
 // guard takes every snapshot at once, as far as its object says.

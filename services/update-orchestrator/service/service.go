@@ -34,6 +34,7 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/custom"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/members"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/metrics"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/payloads"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
@@ -103,6 +104,10 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if guardian := services[topology.EtcdGuardian]; guardian != nil {
 		taker = snapshots.New(guardian)
 	}
+	var follower *members.Follower
+	if guardian := services[topology.EtcdGuardian]; guardian != nil && p.Directory != nil {
+		follower = members.New(guardian)
+	}
 	queries, err := evaluator(p, cfg)
 	if err != nil {
 		return nil, err
@@ -124,7 +129,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Keys:     cfg.keys,
 		Stores:   cfg.stores,
 		Initial:  cfg.initial, Capabilities: cfg.baseline, Queries: turns.Of(queries),
-		Trials: turns.Of(trials), Snapshots: taker,
+		Trials: turns.Of(trials), Snapshots: taker, Members: follower,
 		Supervised: cfg.supervised, Hosts: hosts(p), Services: services, Self: cfg.Name, Program: program,
 		Arch:      runtime.GOARCH,
 		Poll:      cfg.poll + rand.N(cfg.poll),

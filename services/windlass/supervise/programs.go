@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/process"
@@ -31,6 +32,7 @@ import (
 
 const (
 	lookEvery = 500 * time.Millisecond
+	lookBusy  = 200 * time.Millisecond // while a program changes
 	callLimit = 2 * time.Second
 )
 
@@ -125,13 +127,13 @@ func (ps *programs) run(ctx context.Context) error {
 			c.Close()
 		}
 	}()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	for last := time.Now(); ; {
-		select {
-		case <-ctx.Done():
+		every := lookEvery
+		if slices.ContainsFunc(ps.list, func(p *program) bool { return p.said.Progressing }) {
+			every = lookBusy
+		}
+		if !backoff.Sleep(ctx, every) {
 			return nil
-		case <-tick.C:
 		}
 		now := time.Now()
 		ps.look(ctx, min(now.Sub(last), lookEvery+3*callLimit)) // a suspended process saw nothing
@@ -352,7 +354,7 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 	p.wanted = v.Wanted.Executable
 	for _, other := range ps.list {
 		moving := !other.ready && !other.changed.IsZero() && v.Now.Sub(other.changed) < plan.Patience
-		if other != p && (other.record.OnTrial || moving) {
+		if other != p && (other.record.OnTrial || moving) && !(ps.together(p, other) && (other.ready || !late(p))) {
 			v.Other = other.name
 		}
 	}
@@ -371,6 +373,15 @@ func (ps *programs) view(p *program, o *programv1.Program) plan.View {
 	ps.executables.show(&v)
 	return v
 }
+
+// together reports whether two programs may change at a time: those of a level may where other hosts have processes of
+// them.
+func (ps *programs) together(a, b *program) bool {
+	return ps.cluster.Member != nil && topology.UpdateLevel(a.name) == topology.UpdateLevel(b.name)
+}
+
+// late reports whether a program changes once the others of its level are ready: the gateway calls them.
+func late(p *program) bool { return p.name == topology.Gateway }
 
 func (ps *programs) act(ctx context.Context, p *program, v plan.View, n plan.Next) error {
 	switch n.Verb {

@@ -288,9 +288,15 @@ type Member struct {
 	// Hash of the authorities that the member trusts since its start; empty if it did not report them.
 	Trust string `protobuf:"bytes,19,opt,name=trust,proto3" json:"trust,omitempty"`
 	// Newest revision in the database; 0 if unknown.
-	Revision      int64 `protobuf:"varint,20,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision int64 `protobuf:"varint,20,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Version of etcd that the member would run after a restart: that of the executable of its host. The guardian
+	// restarts the member if it differs from version. Empty if the agent of the host has not reported it.
+	NextVersion string `protobuf:"bytes,21,opt,name=next_version,json=nextVersion,proto3" json:"next_version,omitempty"`
+	// True if the member runs from another executable than the one of its host. It runs on if both have the same version
+	// of etcd.
+	OtherExecutable bool `protobuf:"varint,22,opt,name=other_executable,json=otherExecutable,proto3" json:"other_executable,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
@@ -463,6 +469,20 @@ func (x *Member) GetRevision() int64 {
 	return 0
 }
 
+func (x *Member) GetNextVersion() string {
+	if x != nil {
+		return x.NextVersion
+	}
+	return ""
+}
+
+func (x *Member) GetOtherExecutable() bool {
+	if x != nil {
+		return x.OtherExecutable
+	}
+	return false
+}
+
 // The right to take down a voter. A cluster has one permit, for one machine and reason.
 type DisruptionPermit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -572,7 +592,7 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\rscale_message\x18\x11 \x01(\tR\fscaleMessage\x12\x1a\n" +
 	"\bstrategy\x18\x12 \x01(\tR\bstrategy\x12?\n" +
 	"\rrecovery_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\frecoveryTime\x12#\n" +
-	"\rbootstrap_url\x18\x14 \x01(\tR\fbootstrapUrl\"\x8a\x05\n" +
+	"\rbootstrap_url\x18\x14 \x01(\tR\fbootstrapUrl\"\xd8\x05\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -597,7 +617,9 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\x0edb_quota_bytes\x18\x11 \x01(\x03R\fdbQuotaBytes\x12\x16\n" +
 	"\x06alarms\x18\x12 \x03(\tR\x06alarms\x12\x14\n" +
 	"\x05trust\x18\x13 \x01(\tR\x05trust\x12\x1a\n" +
-	"\brevision\x18\x14 \x01(\x03R\brevision\"\xd2\x01\n" +
+	"\brevision\x18\x14 \x01(\x03R\brevision\x12!\n" +
+	"\fnext_version\x18\x15 \x01(\tR\vnextVersion\x12)\n" +
+	"\x10other_executable\x18\x16 \x01(\bR\x0fotherExecutable\"\xd2\x01\n" +
 	"\x10DisruptionPermit\x12;\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

@@ -757,9 +757,14 @@ type AttendMemberRequest struct {
 	// Address for clients, such as "https://127.1.2.10:2379".
 	ClientUrl string `protobuf:"bytes,3,opt,name=client_url,json=clientUrl,proto3" json:"client_url,omitempty"`
 	// True if the agent already has a member's data on its disk.
-	HasData       bool `protobuf:"varint,4,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HasData bool `protobuf:"varint,4,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
+	// Version of etcd that the member would run after a restart; empty if the executable of the agent is not the one that
+	// the member is started from.
+	EtcdVersion string `protobuf:"bytes,5,opt,name=etcd_version,json=etcdVersion,proto3" json:"etcd_version,omitempty"`
+	// True if the member runs from another executable than the one that it would be started from.
+	OtherExecutable bool `protobuf:"varint,6,opt,name=other_executable,json=otherExecutable,proto3" json:"other_executable,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AttendMemberRequest) Reset() {
@@ -820,6 +825,20 @@ func (x *AttendMemberRequest) GetHasData() bool {
 	return false
 }
 
+func (x *AttendMemberRequest) GetEtcdVersion() string {
+	if x != nil {
+		return x.EtcdVersion
+	}
+	return ""
+}
+
+func (x *AttendMemberRequest) GetOtherExecutable() bool {
+	if x != nil {
+		return x.OtherExecutable
+	}
+	return false
+}
+
 // A command to an agent.
 type AttendMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -838,8 +857,11 @@ type AttendMemberResponse struct {
 	// With "Start", the size of the database at which the member refuses writes, in bytes; 0 means the default of
 	// etcd-member. A running member keeps its setting unless trust is set too.
 	QuotaBackendBytes int64 `protobuf:"varint,6,opt,name=quota_backend_bytes,json=quotaBackendBytes,proto3" json:"quota_backend_bytes,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// With "Start", true if a member that runs from another executable than the one that it would be started from is
+	// restarted.
+	RenewExecutable bool `protobuf:"varint,7,opt,name=renew_executable,json=renewExecutable,proto3" json:"renew_executable,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AttendMemberResponse) Reset() {
@@ -912,6 +934,13 @@ func (x *AttendMemberResponse) GetQuotaBackendBytes() int64 {
 		return x.QuotaBackendBytes
 	}
 	return 0
+}
+
+func (x *AttendMemberResponse) GetRenewExecutable() bool {
+	if x != nil {
+		return x.RenewExecutable
+	}
+	return false
 }
 
 // Request of CertifyMember.
@@ -1119,20 +1148,23 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\x1eReleaseDisruptionPermitRequest\x12C\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12 \n" +
 	"\x06holder\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x06holder\"!\n" +
-	"\x1fReleaseDisruptionPermitResponse\"\x96\x01\n" +
+	"\x1fReleaseDisruptionPermitResponse\"\xe4\x01\n" +
 	"\x13AttendMemberRequest\x12\x1a\n" +
 	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x12!\n" +
 	"\bpeer_url\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\apeerUrl\x12%\n" +
 	"\n" +
 	"client_url\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tclientUrl\x12\x19\n" +
-	"\bhas_data\x18\x04 \x01(\bR\ahasData\"\xe7\x01\n" +
+	"\bhas_data\x18\x04 \x01(\bR\ahasData\x12!\n" +
+	"\fetcd_version\x18\x05 \x01(\tR\vetcdVersion\x12)\n" +
+	"\x10other_executable\x18\x06 \x01(\bR\x0fotherExecutable\"\x92\x02\n" +
 	"\x14AttendMemberResponse\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
 	"\x0finitial_cluster\x18\x03 \x01(\tR\x0einitialCluster\x122\n" +
 	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken\x12\x14\n" +
 	"\x05trust\x18\x05 \x01(\tR\x05trust\x12.\n" +
-	"\x13quota_backend_bytes\x18\x06 \x01(\x03R\x11quotaBackendBytes\"\x96\x01\n" +
+	"\x13quota_backend_bytes\x18\x06 \x01(\x03R\x11quotaBackendBytes\x12)\n" +
+	"\x10renew_executable\x18\a \x01(\bR\x0frenewExecutable\"\x96\x01\n" +
 	"\x14CertifyMemberRequest\x12\x1a\n" +
 	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x122\n" +
 	"\x0eserver_request\x18\x02 \x01(\fB\v\xbaH\b\xc8\x01\x01z\x03\x18\x80@R\rserverRequest\x12.\n" +

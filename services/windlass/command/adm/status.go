@@ -11,11 +11,16 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
+	programv1 "github.com/windlass-dev/windlass/gen/windlass/program/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
 	"github.com/windlass-dev/windlass/services/windlass/command/probe"
@@ -132,6 +137,11 @@ type upgradeProgress struct {
 	version   *updatev1.ClusterVersion
 	operators []*updatev1.ClusterOperator
 	pools     []poolProgress
+	members   []*etcdv1.Member // of etcd
+	quorumErr error            // why they are not known
+	host      string           // version of `windlass host run` that the release brings; empty if it brings none
+	hosts     []*hostv1.Host
+	hostsErr  error // why they are not known
 }
 
 // poolProgress is a pool of machine configurations, and its nodes.
@@ -162,6 +172,18 @@ func progressOf(ctx context.Context, c *client.Client) (*upgradeProgress, error)
 		name := pool.GetMetadata().GetName()
 		plan, err := client.PlanMachineConfigPool(ctx, &configv1.PlanMachineConfigPoolRequest{Name: name})
 		p.pools = append(p.pools, poolProgress{name, plan, err})
+	}
+	q, err := etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+	p.members, p.quorumErr = q.GetMembers(), err
+	program, err := programv1.NewProgramServiceClient(c.Conn()).GetProgram(ctx,
+		&programv1.GetProgramRequest{Name: topology.Host})
+	if status.Code(err) == codes.NotFound {
+		return p, nil
+	}
+	if p.host, p.hostsErr = program.GetSpec().GetVersion(), err; err == nil {
+		var list *hostv1.HostList
+		list, p.hostsErr = hostv1.NewHostServiceClient(c.Conn()).ListHosts(ctx, &hostv1.ListHostsRequest{})
+		p.hosts = list.GetItems()
 	}
 	return p, nil
 }
@@ -290,7 +312,22 @@ func (p *upgradeProgress) tree(now time.Time) []string {
 	for _, o := range p.operators {
 		list = append(list, o.GetMetadata().GetName()+": "+operatorState(o))
 	}
-	lines = append(append(lines, branches(list)...), "Pools:")
+	lines = append(lines, branches(list)...)
+	list = nil
+	for _, m := range p.memberParts() {
+		list = append(list, m.name+": "+m.state)
+	}
+	if len(list) > 0 {
+		lines = append(append(lines, "Members of etcd:"), branches(list)...)
+	}
+	list = nil
+	for _, h := range p.hostParts() {
+		list = append(list, h.name+": "+h.state)
+	}
+	if len(list) > 0 {
+		lines = append(append(lines, "Hosts of another version:"), branches(list)...)
+	}
+	lines = append(lines, "Pools:")
 	for i, pool := range p.pools {
 		trunk, indent := "├─ ", "│  "
 		if i == len(p.pools)-1 {
@@ -406,6 +443,43 @@ func operatorState(o *updatev1.ClusterOperator) string {
 	return oneLine(version + ", " + strings.Join(states, ", "))
 }
 
+// memberParts returns the members of etcd, each with its version.
+func (p *upgradeProgress) memberParts() (out []part) {
+	if p.quorumErr != nil {
+		return []part{{"not known", oneLine(status.Convert(p.quorumErr).Message())}}
+	}
+	for _, m := range p.members {
+		state := "etcd " + printer.Etcd(m)
+		if !m.GetHealthy() {
+			state = oneLine("unhealthy: " + m.GetMessage())
+		}
+		out = append(out, part{cmp.Or(m.GetName(), m.GetId()), state})
+	}
+	return out
+}
+
+// hostParts returns the hosts on which `windlass host run` is of another version than the release brings.
+func (p *upgradeProgress) hostParts() (out []part) {
+	if p.hostsErr != nil {
+		return []part{{"not known", oneLine(status.Convert(p.hostsErr).Message())}}
+	}
+	for _, h := range p.hosts {
+		is := cmp.Or(h.GetStatus().GetAgentVersion(), "unknown")
+		if p.host == "" || is == p.host {
+			continue
+		}
+		state := fmt.Sprintf("version %s, and the release has %s", is, p.host)
+		if h.GetStatus().GetPhase() == "Lost" {
+			state += "; it is away since " + h.GetStatus().GetLastTransitionTime().AsTime().Format(time.RFC3339)
+		}
+		if !slices.Contains(h.GetSpec().GetRoles(), "control-plane") {
+			state += "; releases do not update workers: install the package there"
+		}
+		out = append(out, part{h.GetMetadata().GetName(), state})
+	}
+	return out
+}
+
 // state says how many nodes of a pool are updated.
 func (p poolProgress) state() string {
 	if p.err != nil {
@@ -449,6 +523,12 @@ func (p *upgradeProgress) parts() (out []part) {
 	}
 	for _, o := range p.operators {
 		out = append(out, part{"operator " + o.GetMetadata().GetName(), operatorState(o)})
+	}
+	for _, m := range p.memberParts() {
+		out = append(out, part{"member " + m.name, m.state})
+	}
+	for _, h := range p.hostParts() {
+		out = append(out, part{"host " + h.name, h.state})
 	}
 	for _, pool := range p.pools {
 		out = append(out, part{"pool " + pool.name, pool.state()})

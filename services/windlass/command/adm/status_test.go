@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hostv1 "github.com/windlass-dev/windlass/gen/windlass/host/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
@@ -33,6 +35,15 @@ func underway(now time.Time) *upgradeProgress {
 	}
 	node := func(name, state, reason string) *configv1.PlanMachineConfigPoolResponse_NodePlan {
 		return &configv1.PlanMachineConfigPoolResponse_NodePlan{Node: name, State: state, Reason: reason}
+	}
+	host := func(name, version, phase string, roles ...string) *hostv1.Host {
+		return &hostv1.Host{
+			Metadata: &metav1.ObjectMeta{Name: name}, Spec: &hostv1.HostSpec{Roles: roles},
+			Status: &hostv1.HostStatus{
+				AgentVersion: proto.String(version), Phase: proto.String(phase),
+				LastTransitionTime: timestamppb.New(time.Date(2026, 3, 1, 11, 59, 0, 0, time.UTC)),
+			},
+		}
 	}
 	return &upgradeProgress{
 		version: &updatev1.ClusterVersion{Status: &updatev1.ClusterVersionStatus{
@@ -58,6 +69,17 @@ func underway(now time.Time) *upgradeProgress {
 			operator("ledger", "1.0.0", condition("Available", "True", ""), condition("Progressing", "True", "works on 1.1.0"),
 				condition("Degraded", "True", "disk full")),
 		},
+		host: "1.1.0",
+		hosts: []*hostv1.Host{
+			host("h1", "1.1.0", "InUse", "control-plane"), host("h2", "1.0.0", "Lost", "control-plane", "worker"),
+			host("w1", "1.0.0", "InUse", "worker"), host("w2", "1.1.0", "InUse", "worker"),
+		},
+		members: []*etcdv1.Member{
+			{Name: "m0", Healthy: true, Version: "3.6.6", NextVersion: "3.6.6"},
+			{Name: "m1", Healthy: true, Version: "3.6.5", NextVersion: "3.6.6", OtherExecutable: true},
+			{Name: "m2", Healthy: true, Version: "3.6.5", NextVersion: "3.6.5", OtherExecutable: true},
+			{Name: "m3", Message: "it cannot be reached"},
+		},
 		pools: []poolProgress{
 			{name: "master", plan: &configv1.PlanMachineConfigPoolResponse{
 				MaxUnavailable: 1, Unavailable: 1,
@@ -80,6 +102,14 @@ Waits for:
 Operators:
 ├─ archive: 1.1.0, Available
 └─ ledger: 1.0.0, Degraded=True (disk full), Progressing=True (works on 1.1.0)
+Members of etcd:
+├─ m0: etcd 3.6.6
+├─ m1: etcd 3.6.5, to be restarted with 3.6.6
+├─ m2: etcd 3.6.5, not restarted: the executable of its host has the same version of etcd
+└─ m3: unhealthy: it cannot be reached
+Hosts of another version:
+├─ h2: version 1.0.0, and the release has 1.1.0; it is away since 2026-03-01T11:59:00Z
+└─ w1: version 1.0.0, and the release has 1.1.0; releases do not update workers: install the package there
 Pools:
 ├─ master: 1 of 2 nodes are updated, 1 unavailable of 1 allowed
 │  ├─ m0: Updated
@@ -130,7 +160,7 @@ func TestAWatchOfAnUpdateHasALineForEachChange(t *testing.T) {
 func TestARequestThatWasNotConsideredOrIsRefusedIsNotDone(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := underway(now)
-	p.pools, p.operators = nil, nil
+	p.pools, p.operators, p.members, p.hosts = nil, nil, nil, nil
 	p.version.Metadata = &metav1.ObjectMeta{Generation: 3}
 	p.version.Status.ObservedGeneration = proto.Int32(2)
 	p.version.Status.Progress = nil

@@ -121,6 +121,11 @@ func show(w io.Writer, form printer.Format, q *etcdv1.Quorum, now time.Time) err
 			fact("Unhealthy", "%s: %s", cmp.Or(m.GetName(), m.GetId()), m.GetMessage())
 		}
 	}
+	for _, m := range q.GetMembers() {
+		if text := printer.Etcd(m); m.GetNextVersion() != "" && text != m.GetVersion() {
+			fact("Version", "%s: %s", cmp.Or(m.GetName(), m.GetId()), text)
+		}
+	}
 	fact("Tolerance", "%s", tolerance(q))
 	if q.GetStrategy() != "" {
 		fact("Scaling", "%s (%s)", cmp.Or(q.GetScaleMessage(), "safe"), q.GetStrategy())

@@ -50,10 +50,11 @@ func (f *imageFlags) bringPrograms(ctx context.Context) error {
 	return err
 }
 
-// programManifests returns the manifests of the programs by the names of their files: one after the other.
+// programManifests returns the manifests of the programs by the names of their files: those of a level have
+// the same run level.
 func (f *imageFlags) programManifests(image, version string) (map[string][]byte, error) {
 	out := map[string][]byte{}
-	for i, name := range topology.UpdateOrder() {
+	for _, name := range topology.UpdateOrder() {
 		if len(f.programs) > 0 && !slices.Contains(f.programs, name) {
 			continue
 		}
@@ -67,7 +68,7 @@ func (f *imageFlags) programManifests(image, version string) (map[string][]byte,
 		if err != nil {
 			return nil, err
 		}
-		out[fmt.Sprintf("0000_%02d_windlass-%s_00_program.yaml", i, name)] = raw
+		out[fmt.Sprintf("0000_%02d_windlass-%s_00_program.yaml", topology.UpdateLevel(name), name)] = raw
 	}
 	return out, nil
 }

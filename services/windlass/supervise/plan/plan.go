@@ -85,8 +85,8 @@ type View struct {
 	Tries    int
 	Tried    time.Time
 
-	// Other is a program that is on trial; empty if none is. Turn is what the program waits for until it is this host's
-	// turn; empty if it is, and where the cluster is on one machine.
+	// Other is a program that changes, and that this one waits for; empty if none is. Turn is what the program waits for
+	// until it is this host's turn; empty if it is, and where the cluster is on one machine.
 	Other string
 	Turn  string
 	Held  bool // Turn is this host's, which must not begin
@@ -158,7 +158,7 @@ func Program(v View) Next {
 		return fetch(v, n)
 	case v.Other != "":
 		n.Progressing, n.Reason = true, supervision.AwaitsPrograms
-		n.Message = fmt.Sprintf("It waits for %s, which changes its executable: one program does at a time.", v.Other)
+		n.Message = fmt.Sprintf("It waits for %s, which changes its executable.", v.Other)
 		return n
 	case v.Turn != "":
 		n.Progressing, n.Reason = true, supervision.AwaitsTurn
