@@ -35,21 +35,6 @@ spec:
           WantedBy=multi-user.target
 `
 
-// base is a configuration that stays: a pool without any has no target.
-const base = `apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 00-base
-  labels: {machineconfiguration.openshift.io/role: master}
-spec:
-  config:
-    ignition: {version: 3.5.0}
-    storage:
-      files:
-      - path: /etc/base.conf
-        contents: {source: "data:,base"}
-`
-
 // undisturbed has the files and the unit of demo change without a restart.
 const undisturbed = `apiVersion: operator.openshift.io/v1
 kind: MachineConfiguration
@@ -81,7 +66,6 @@ func configures(t *testing.T, hosts []*host) {
 		"windlass", "get", "nodes", "-o",
 		`jsonpath={.items[*].metadata.annotations.machineconfiguration\.openshift\.io/reason}`,
 	}
-	first.apply(base)
 	first.awaitUpdated()
 	first.apply(fmt.Sprintf(demo, false, "first"))
 	first.awaitText("the file of the host is not replaced", `the host has another file at "/etc/demo.conf"`, reasons...)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
@@ -225,11 +226,27 @@ func createControlPlane(ctx context.Context, conn grpc.ClientConnInterface) erro
 }
 
 // createPools makes the two pools that a cluster begins with: of nodes of the control plane, and of all others. Without
-// them a machine configuration would be accepted and change nothing. Source: OpenShift.
+// them a machine configuration would be accepted and change nothing. Each has a configuration that changes nothing:
+// without any it would be degraded, and no update would begin. Source: OpenShift.
 func createPools(ctx context.Context, conn grpc.ClientConnInterface) error {
-	pools := configv1.NewMachineConfigPoolServiceClient(conn)
+	pools, configs := configv1.NewMachineConfigPoolServiceClient(conn), configv1.NewMachineConfigServiceClient(conn)
 	for _, role := range []string{"master", "worker"} {
-		_, err := pools.CreateMachineConfigPool(ctx, &configv1.CreateMachineConfigPoolRequest{
+		empty, err := structpb.NewStruct(map[string]any{"ignition": map[string]any{"version": "3.5.0"}})
+		if err != nil {
+			return err
+		}
+		_, err = configs.CreateMachineConfig(ctx, &configv1.CreateMachineConfigRequest{
+			MachineConfig: &configv1.MachineConfig{
+				Metadata: &metav1.ObjectMeta{
+					Name: "00-" + role, Labels: map[string]string{"machineconfiguration.openshift.io/role": role},
+				},
+				Spec: &configv1.MachineConfigSpec{Config: empty},
+			},
+		})
+		if err != nil && status.Code(err) != codes.AlreadyExists {
+			return err
+		}
+		_, err = pools.CreateMachineConfigPool(ctx, &configv1.CreateMachineConfigPoolRequest{
 			MachineConfigPool: &configv1.MachineConfigPool{
 				Metadata: &metav1.ObjectMeta{Name: role},
 				Spec: &configv1.MachineConfigPoolSpec{
