@@ -186,5 +186,5 @@ func Restore(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	return nil
+	return h.units.settled(nil)
 }

@@ -217,18 +217,12 @@ func TestAConfigurationThatCutsTheMachineOffIsTakenBack(t *testing.T) {
 	m.awaitConfirmed()
 	m.setDeaf(true)
 	m.cluster.send(config(t, "b", []any{fileAt("/etc/x", "bad", 0o644)}, nil), true, true)
-	if err := <-m.ended; err != errReboot { //nolint:errorlint // it is returned as it is
-		t.Fatalf("the agent ended with %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	if got := m.content("etc/x"); got != "bad" {
 		t.Fatalf("before the restart the file is %q", got)
 	}
 	m.boot("boot-2")
-	if err := <-m.ended; err != errReboot { //nolint:errorlint // it is returned as it is
-		t.Fatalf("the agent ended with %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	if got := m.content("etc/x"); got != "good" {
 		t.Fatalf("the file is %q, not what it was", got)
 	}
@@ -278,10 +272,7 @@ func TestAFirstConfigurationIsTakenBackToNone(t *testing.T) {
 	m.boot("boot-1")
 	m.setDeaf(true)
 	m.cluster.send(config(t, "a", []any{overwriting(fileAt("/etc/x", "bad", 0o644))}, nil), true, false)
-	if err := <-m.ended; err != errReboot { //nolint:errorlint // it is returned as it is
-		t.Fatalf("the agent ended with %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	if got := m.content("etc/x"); got != "of the host" {
 		t.Fatalf("the file is %q, not what the host had", got)
 	}

@@ -124,6 +124,9 @@ func (r *runner) resumeAll(ctx context.Context, is []unit, root *os.Root, boot b
 			return late{}, err
 		}
 	}
+	if err := r.settled(is); err != nil {
+		return late{}, err
+	}
 	if err := r.load(ctx, nil); err != nil {
 		return late{}, err
 	}

@@ -50,10 +50,7 @@ func systemConfig(t *testing.T, name, image string) *configv1.MachineConfig {
 // restart awaits the end of the agent for a restart, and begins a boot.
 func (m *machine) restart(boot string) {
 	m.t.Helper()
-	if err := <-m.ended; !errors.Is(err, errReboot) {
-		m.t.Fatalf("Run = %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	m.boot(boot)
 }
 
@@ -134,18 +131,12 @@ func TestABootOfTheFormerSystemIsEnded(t *testing.T) {
 	m.cluster.send(config(t, "a", nil, nil), true, false)
 	m.awaitState(done, "a")
 	m.cluster.send(systemConfig(t, "b", osRef("b")), true, true)
-	if err := <-m.ended; !errors.Is(err, errReboot) {
-		t.Fatalf("Run = %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	if err := os.Remove(filepath.Join(m.dir, "os/boot")); err != nil {
 		t.Fatal(err)
 	}
 	m.boot("boot-2")
-	if err := <-m.ended; !errors.Is(err, errReboot) {
-		t.Fatalf("Run = %v", err)
-	}
-	m.ended <- nil
+	m.awaitRestart()
 	m.cluster.mu.Lock()
 	for _, r := range m.cluster.reports {
 		if r.GetState() == done {

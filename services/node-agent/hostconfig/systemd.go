@@ -44,9 +44,8 @@ const (
 type systemd struct {
 	dir string // of the machine
 
-	mu    sync.Mutex
-	conn  *systemddbus.Conn
-	ended map[string]bool // strays, which have run in this boot as something else
+	mu   sync.Mutex
+	conn *systemddbus.Conn
 
 	restarts map[string]uint64 // by systemd, as idle saw them last
 }
@@ -97,20 +96,7 @@ func (s *systemd) strays(is []unit, _ bool) ([]string, error) {
 }
 
 func (s *systemd) end(ctx context.Context, stray string) error {
-	err := s.stop(ctx, unit{name: stray})
-	if err == nil {
-		err = s.change(func(m map[string]string) { delete(m, stray) })
-	}
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended == nil {
-		s.ended = map[string]bool{}
-	}
-	s.ended[stray] = true
-	return nil
+	return s.stop(ctx, unit{name: stray})
 }
 
 // bus returns a connection to systemd.
@@ -141,16 +127,21 @@ func (s *systemd) bus(ctx context.Context) (*systemddbus.Conn, error) {
 		s.conn = a.conn
 		return s.conn, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
 	case <-time.After(askLimit):
-		return nil, fmt.Errorf("systemd cannot be reached: no answer within %v", askLimit)
 	}
+	go func() { // it may come later
+		if a := <-dialled; a.err == nil {
+			a.conn.Close()
+		}
+	}()
+	return nil, cmp.Or(ctx.Err(), fmt.Errorf("systemd cannot be reached: no answer within %v", askLimit))
 }
 
+// ask has systemd begin a job of a unit, whose result comes later.
+type ask func(c *systemddbus.Conn, ctx context.Context, unit, mode string, result chan<- string) (int, error)
+
 // job has systemd do something to a unit, and waits for its end, for a time at most.
-func (s *systemd) job(ctx context.Context, u unit, limit time.Duration,
-	ask func(*systemddbus.Conn) func(context.Context, string, string, chan<- string) (int, error),
-) error {
+func (s *systemd) job(ctx context.Context, u unit, limit time.Duration, begin ask) error {
 	conn, err := s.bus(ctx)
 	if err != nil {
 		return err
@@ -158,7 +149,7 @@ func (s *systemd) job(ctx context.Context, u unit, limit time.Duration,
 	within, cancel := context.WithTimeout(ctx, limit+askLimit)
 	defer cancel()
 	ended := make(chan string, 1)
-	if _, err := ask(conn)(within, u.name, replace, ended); err != nil {
+	if _, err := begin(conn, within, u.name, replace, ended); err != nil {
 		return err
 	}
 	tick := time.NewTicker(jobLook)
@@ -223,10 +214,7 @@ func (s *systemd) start(ctx context.Context, u unit, _ *os.Root, _ bool) error {
 	}
 	_ = conn.ResetFailedUnitContext(ctx, u.name) // it may have been started too often; it need not be known
 	limit := u.limit * time.Duration(1+len(u.pre)+len(u.start))
-	return s.job(ctx, u, limit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
-		error) {
-		return c.StartUnitContext
-	})
+	return s.job(ctx, u, limit, (*systemddbus.Conn).StartUnitContext)
 }
 
 // resume starts a unit that has not run in this boot. One that has ended by itself is not started again: systemd does
@@ -236,26 +224,27 @@ func (s *systemd) resume(ctx context.Context, u unit, root *os.Root, boot bool) 
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	ended := s.ended[u.name]
-	delete(s.ended, u.name)
-	s.mu.Unlock()
+	list, err := s.record()
+	if err != nil {
+		return err
+	}
+	sum, known := list[u.name]
+	ended := known && sum != textSum(u) // as a stray: what has run in this boot was something else
 	switch ran := p.number("InactiveExitTimestampMonotonic") > 0; {
+	case ended:
+		return s.start(ctx, u, root, boot)
 	case p.active():
 		return s.expect([]unit{u})
-	case ended || !ran && (u.long() || boot):
+	case !ran && (u.long() || boot):
 		return s.start(ctx, u, root, boot)
 	case ran && p.word("Result") != "success":
-		return errors.New(p.failure(u))
+		return errors.New(cmp.Or(p.failure(u), "it failed: "+p.word("Result")))
 	}
 	return s.expect([]unit{u})
 }
 
 func (s *systemd) stop(ctx context.Context, u unit) error {
-	err := s.job(ctx, u, endLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
-		error) {
-		return c.StopUnitContext
-	})
+	err := s.job(ctx, u, endLimit, (*systemddbus.Conn).StopUnitContext)
 	var known dbus.Error
 	if err != nil && !(errors.As(err, &known) && known.Name == noUnit) {
 		return err
@@ -276,10 +265,7 @@ func (s *systemd) settled(is []unit) error {
 }
 
 func (s *systemd) reload(ctx context.Context, u unit, _ *os.Root) error {
-	return s.job(ctx, u, reloadLimit, func(c *systemddbus.Conn) func(context.Context, string, string, chan<- string) (int,
-		error) {
-		return c.ReloadUnitContext
-	})
+	return s.job(ctx, u, reloadLimit, (*systemddbus.Conn).ReloadUnitContext)
 }
 
 func (s *systemd) look(ctx context.Context, u unit) (unitState, bool) {

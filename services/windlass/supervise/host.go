@@ -219,8 +219,13 @@ func createControlPlane(ctx context.Context, conn grpc.ClientConnInterface) erro
 	}
 	_, err := machinev1.NewControlPlaneMachineSetServiceClient(conn).CreateControlPlaneMachineSet(ctx,
 		&machinev1.CreateControlPlaneMachineSetRequest{ControlPlaneMachineSet: set})
+	return created(err)
+}
+
+// created returns the error of a creation; none if an earlier attempt was cut off after it.
+func created(err error) error {
 	if status.Code(err) == codes.AlreadyExists {
-		return nil // an earlier attempt was cut off
+		return nil
 	}
 	return err
 }
@@ -243,7 +248,7 @@ func createPools(ctx context.Context, conn grpc.ClientConnInterface) error {
 				Spec: &configv1.MachineConfigSpec{Config: empty},
 			},
 		})
-		if err != nil && status.Code(err) != codes.AlreadyExists {
+		if created(err) != nil {
 			return err
 		}
 		_, err = pools.CreateMachineConfigPool(ctx, &configv1.CreateMachineConfigPoolRequest{
@@ -257,7 +262,7 @@ func createPools(ctx context.Context, conn grpc.ClientConnInterface) error {
 				},
 			},
 		})
-		if err != nil && status.Code(err) != codes.AlreadyExists {
+		if created(err) != nil {
 			return err
 		}
 	}
@@ -272,8 +277,5 @@ func createSchedule(ctx context.Context, conn grpc.ClientConnInterface) error {
 			Metadata: &metav1.ObjectMeta{Name: "hourly"},
 			Spec:     &etcdv1.SnapshotScheduleSpec{Schedule: "@hourly", Retention: &etcdv1.SnapshotRetention{MaxNumber: 24}},
 		}})
-	if status.Code(err) == codes.AlreadyExists {
-		return nil
-	}
-	return err
+	return created(err)
 }

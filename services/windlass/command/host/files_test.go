@@ -59,8 +59,9 @@ func TestWhatConfigurationsMayChangeOfAHostIsSet(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", f, text, want)
 		}
 	}
-	set("changed; in force once", filesFlags{observe: true, changes: true})
-	set("unchanged", filesFlags{observe: true, changes: true})
+	yes := true
+	set("changed; in force once", filesFlags{observe: &yes})
+	set("unchanged", filesFlags{observe: &yes})
 	set("changed; in force once", filesFlags{allow: []string{"/srv/b", "/srv/a", "/srv/a"}})
 	set("Windlass' own", filesFlags{allow: []string{"/var/lib/windlass/pki"}})
 	set("was not allowed", filesFlags{forbid: []string{"/srv"}})
@@ -72,5 +73,5 @@ func TestWhatConfigurationsMayChangeOfAHostIsSet(t *testing.T) {
 	if _, err := cluster.ChangeHost(dir, func(s *cluster.Settings) { s.Member.Files = "" }); err != nil {
 		t.Fatal(err)
 	}
-	set("do not change the files of this host", filesFlags{observe: true, changes: true})
+	set("do not change the files of this host", filesFlags{observe: &yes})
 }

@@ -22,6 +22,7 @@ func newSet(e *session.Env) *cobra.Command {
 	var dir, gateway string
 	var unset []string
 	var files filesFlags
+	var observe bool
 	cmd := &cobra.Command{
 		Use: "set [PROGRAM.FLAG=VALUE...] [--unset PROGRAM.FLAG...] [--gateway HOST:PORT] [--observe=BOOL] " +
 			"[--allow-path PATH...]",
@@ -44,9 +45,9 @@ themselves, but not while none that they know runs: as of one that ` + "`windlas
   windlass host set --observe=false --allow-path /srv/app`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("observe") {
-				files.changes = true
+				files.observe = &observe
 			}
-			if files.changes || len(files.allow)+len(files.forbid) > 0 {
+			if files.observe != nil || len(files.allow)+len(files.forbid) > 0 {
 				if gateway != "" || len(args)+len(unset) > 0 {
 					return errors.New("--observe, --allow-path and --forbid-path cannot be combined with other changes")
 				}
@@ -63,7 +64,7 @@ themselves, but not while none that they know runs: as of one that ` + "`windlas
 	}
 	dirFlag(cmd, &dir)
 	cmd.Flags().StringVar(&gateway, "gateway", "", "host and port of another gateway of the cluster")
-	cmd.Flags().BoolVar(&files.observe, "observe", false,
+	cmd.Flags().BoolVar(&observe, "observe", false,
 		"compare this host with its machine configuration, and change nothing")
 	cmd.Flags().StringArrayVar(&files.allow, "allow-path", nil,
 		"absolute path of a file or directory that configurations may change; may be repeated")
@@ -110,8 +111,8 @@ func set(e *session.Env, dir string, given, unset []string) error {
 
 // filesFlags are the flags about the files of a host.
 type filesFlags struct {
-	observe, changes bool // what is observed, and whether that was given
-	allow, forbid    []string
+	observe       *bool // nil: as it is
+	allow, forbid []string
 }
 
 // setFiles changes what configurations may change of this host.
@@ -137,8 +138,8 @@ func setFiles(e *session.Env, dir string, f filesFlags) error {
 	now, err := cluster.ChangeHost(c.Dir(), func(s *cluster.Settings) {
 		before = *s
 		m := *s.Member
-		if f.changes {
-			m.Observe = f.observe
+		if f.observe != nil {
+			m.Observe = *f.observe
 		}
 		s.Member = &m
 		s.AllowedPaths = slices.DeleteFunc(append(slices.Clone(s.AllowedPaths), f.allow...),
